@@ -1,2 +1,117 @@
-//! xtask
-fn main() {}
+//! What the maintainers run, as one program: `cargo xtask ci` does exactly what the continuous
+//! integration does, and the other commands are single parts of it.
+//!
+//! Exit status: 0 when everything asked for held, 1 otherwise (clap itself uses 2 for a usage
+//! error). Every failure says what to run to see it again.
+
+mod licences;
+mod metadata;
+mod process;
+mod programs;
+mod steps;
+mod tally;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// The command line of `cargo xtask`.
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "What the maintainers run", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every check and every test, as the continuous integration runs them
+    Ci {
+        /// Only these steps, in the order of the list (see --list)
+        steps: Vec<String>,
+        /// Print the steps and stop
+        #[arg(long)]
+        list: bool,
+    },
+    /// The tests only: packages, build, end-to-end tests, documentation tests, tests
+    Test,
+    /// As root: install the packages that tests need; otherwise say what is missing
+    Setup,
+    /// The house rules that a program can check
+    Tidy,
+    /// The licence of every dependency, against the list of allowed ones
+    Licences,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    let root = workspace_root()?;
+    match command {
+        Command::Ci { list: true, .. } => {
+            steps::print_list();
+            Ok(())
+        }
+        Command::Ci { steps, .. } if steps.is_empty() => steps::run(&root, &steps::all()),
+        Command::Ci { steps, .. } => steps::run(&root, &steps::named(steps)?),
+        Command::Test => steps::run(&root, &steps::tests()),
+        Command::Setup => programs::setup().map(|_| ()),
+        Command::Tidy => tidy::check(&root, &command_names()),
+        Command::Licences => licences::check(&root),
+    }
+}
+
+/// The names that may follow `cargo xtask`, for the check of what README.md promises.
+fn command_names() -> Vec<String> {
+    Arguments::command()
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect()
+}
+
+/// The folder of the workspace's Cargo.toml: two levels above this package.
+fn workspace_root() -> Result<PathBuf> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = package
+        .ancestors()
+        .nth(2)
+        .context("this package has moved out of scripts/")?;
+    root.canonicalize().with_context(|| {
+        format!(
+            "{} is gone: run `cargo clean -p xtask` and try again",
+            root.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace_manifest() {
+        let manifest = workspace_root().unwrap().join("Cargo.toml");
+        assert!(
+            std::fs::read_to_string(manifest)
+                .unwrap()
+                .contains("[workspace]")
+        );
+    }
+}
