@@ -1,0 +1,142 @@
+//! A place in the worker's table of connections.
+
+use crate::mailbox::{ConnId, ConnSpec, LinkId, Owner};
+use pollux_proto::conn::{Conn, ConnTimer};
+use pollux_ring::Region;
+use pollux_wire::cdc;
+
+/// An open connection: the rules, and where its bytes and its peer are.
+#[derive(Debug)]
+pub struct OpenConn {
+    pub(crate) proto: Conn,
+    pub(crate) owner: Owner,
+    pub(crate) peer_addr: u64,
+    pub(crate) peer_rkey: pollux_provider::Rkey,
+    pub(crate) lkey: pollux_provider::Lkey,
+    /// Address of the sndbuf's first byte, as a work request names it.
+    pub(crate) sndbuf_addr: u64,
+    sndbuf: Region,
+    sndbuf_offset: usize,
+    sndbuf_bytes: u32,
+    rmbe: Region,
+    rmbe_offset: usize,
+    rmbe_bytes: u32,
+    /// What the program was last told.
+    pub(crate) told: Told,
+    pub(crate) timer: Option<ConnTimer>,
+    pub(crate) reset: Reset,
+}
+
+/// Positions last published to the owner's session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) produced: u64,
+    pub(crate) reclaimed: u64,
+    pub(crate) state: u32,
+}
+
+/// Whether the connection met an abnormal end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reset {
+    Yes,
+    No,
+}
+
+impl OpenConn {
+    /// A connection as `spec` describes it, with nothing sent or received yet.
+    #[must_use]
+    pub fn new(spec: &ConnSpec) -> Self {
+        OpenConn {
+            proto: Conn::new(&spec.params),
+            owner: spec.owner,
+            peer_addr: spec.peer_addr,
+            peer_rkey: spec.peer_rkey,
+            lkey: spec.sndbuf.lkey,
+            sndbuf_addr: spec.sndbuf.region.addr() + spec.sndbuf.offset as u64,
+            sndbuf: spec.sndbuf.region.clone(),
+            sndbuf_offset: spec.sndbuf.offset,
+            sndbuf_bytes: spec.params.sndbuf_bytes,
+            rmbe: spec.rmbe.region.clone(),
+            rmbe_offset: spec.rmbe.offset,
+            rmbe_bytes: spec.params.rmbe_bytes,
+            told: Told::default(),
+            timer: None,
+            reset: Reset::No,
+        }
+    }
+
+    /// Copies received bytes out of the RMBE and consumes them; returns how many.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
+        let len = into.len().min(self.proto.readable() as usize);
+        let start = self.proto.read_offset() as usize;
+        let first = len.min(self.rmbe_bytes as usize - start);
+        let (head, tail) = into[..len].split_at_mut(first);
+        let copied = self
+            .rmbe
+            .copy_out(self.rmbe_offset + start, head)
+            .and_then(|()| self.rmbe.copy_out(self.rmbe_offset, tail))
+            .is_ok();
+        if copied && self.proto.consume(len as u32).is_ok() { len } else { 0 }
+    }
+
+    /// Copies bytes into the sndbuf and prepares them; returns how many found room.
+    pub(crate) fn write(&mut self, from: &[u8]) -> usize {
+        let len = from.len().min(self.proto.writable() as usize);
+        let start = self.proto.write_offset() as usize;
+        let first = len.min(self.sndbuf_bytes as usize - start);
+        let (head, tail) = from[..len].split_at(first);
+        let copied = self
+            .sndbuf
+            .copy_in(self.sndbuf_offset + start, head)
+            .and_then(|()| self.sndbuf.copy_in(self.sndbuf_offset, tail))
+            .is_ok();
+        if copied && self.proto.prepare(len as u32).is_ok() { len } else { 0 }
+    }
+}
+
+/// What a place holds.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Nothing,
+    /// The token has been announced; the newest message that came early. One is enough: each CDC
+    /// carries the whole state, and without an update from us the peer cannot go round the ring.
+    Reservation(Option<cdc::Repr>),
+    Open(Box<OpenConn>),
+}
+
+/// A place of the table.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) token: u32,
+    pub(crate) link: LinkId,
+    pub(crate) held: Held,
+    /// In the queue of connections to be served.
+    pub(crate) queued: Queued,
+}
+
+/// Whether a connection waits for its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Queued {
+    Yes,
+    No,
+}
+
+impl Place {
+    pub(crate) fn empty() -> Self {
+        Place { token: 0, link: LinkId(0), held: Held::Nothing, queued: Queued::No }
+    }
+
+    #[inline]
+    pub(crate) fn open(&mut self) -> Option<&mut OpenConn> {
+        match &mut self.held {
+            Held::Open(conn) => Some(conn),
+            Held::Reservation(_) | Held::Nothing => None,
+        }
+    }
+}
+
+/// The index of a connection as the tables use it.
+#[inline]
+pub(crate) fn at(conn: ConnId) -> usize {
+    usize::from(conn.0)
+}

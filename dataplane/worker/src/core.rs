@@ -1,0 +1,294 @@
+//! Everything a worker owns except its application.
+
+use crate::app::{App, Io};
+use crate::budget;
+use crate::clock::Clock;
+use crate::conn::{Held, OpenConn, Place, Queued, at};
+use crate::link::{Link, LinkState, Touched};
+use crate::mailbox::{Command, ConnId, LinkId, PollMode, Report, SessionId};
+use crate::session::ServedSession;
+use crate::snapshot::{Snapshot, WorkerFigures};
+use crate::timers::TimerWheel;
+use pollux_provider::{Completion, PollGroup, QpIndex, WcStatus};
+use pollux_ring::Wake;
+use pollux_ring::spsc::{Consumer, Producer};
+use std::collections::VecDeque;
+
+/// Sizes of a worker's tables; they are made once and never grow.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerLimits {
+    /// Connections, 1 to 65,535.
+    pub conns: u16,
+    /// Links, 1 to 4,096.
+    pub links: u16,
+    /// Programs' sessions.
+    pub sessions: u16,
+}
+
+/// The orders a worker takes.
+pub type Commands<G, A> = Consumer<Command<<G as PollGroup>::Qp, <A as App>::Order>>;
+/// The news a worker gives.
+pub type Reports<G, A> = Producer<Report<<G as PollGroup>::Qp, <A as App>::Report>>;
+
+/// Whether control has to be woken at the end of the pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NewsDue {
+    Yes,
+    No,
+}
+
+/// A worker's ends of its mailbox, and what wakes control after news. Control is woken at most
+/// once per pass and only for news about links and connections, never for data.
+pub type Mailbox<G, A> = (Commands<G, A>, Reports<G, A>, Wake);
+
+/// Tables and queues, in the order in which a pass uses them.
+pub(crate) struct Core<G: PollGroup, A: App, C> {
+    pub(crate) clock: C,
+    /// The clock as last read.
+    pub(crate) now: u64,
+    pub(crate) commands: Commands<G, A>,
+    pub(crate) reports: Reports<G, A>,
+    /// Wakes control after news.
+    pub(crate) news: Wake,
+    pub(crate) news_due: NewsDue,
+    /// News that found the ring full, in order.
+    pub(crate) late_reports: VecDeque<Report<G::Qp, A::Report>>,
+    pub(crate) group: G,
+    pub(crate) completions: Box<[Completion]>,
+    pub(crate) links: Box<[Option<Box<Link>>]>,
+    /// Link of each adopted queue pair.
+    pub(crate) link_of_qp: Box<[Option<LinkId>]>,
+    pub(crate) conns: Box<[Place]>,
+    /// Connections to be served, first come first served.
+    pub(crate) ready: VecDeque<ConnId>,
+    pub(crate) sessions: Box<[Option<Box<ServedSession>>]>,
+    /// Indices of the sessions in use, so that a pass looks at no others.
+    pub(crate) active_sessions: Vec<SessionId>,
+    pub(crate) timers: TimerWheel,
+    /// Links with work posted since their last doorbell.
+    pub(crate) touched: Vec<LinkId>,
+    pub(crate) inline_cap: u32,
+    pub(crate) poll: PollMode,
+    pub(crate) snapshot: Option<(Box<Snapshot>, usize)>,
+    pub(crate) figures: WorkerFigures,
+}
+
+impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
+    pub(crate) fn new(
+        group: G,
+        clock: C,
+        limits: WorkerLimits,
+        (commands, reports, news): Mailbox<G, A>,
+    ) -> Self {
+        let now = clock.now();
+        let conns = usize::from(limits.conns);
+        let qps = usize::from(limits.links) * 4;
+        Core {
+            clock,
+            now,
+            commands,
+            reports,
+            news,
+            news_due: NewsDue::No,
+            late_reports: VecDeque::with_capacity(conns + 64),
+            group,
+            completions: vec![Completion::EMPTY; budget::COMPLETIONS_PER_PASS]
+                .into_boxed_slice(),
+            links: std::iter::repeat_with(|| None).take(usize::from(limits.links)).collect(),
+            link_of_qp: vec![None; qps].into_boxed_slice(),
+            conns: std::iter::repeat_with(Place::empty).take(conns).collect(),
+            ready: VecDeque::with_capacity(conns),
+            sessions: std::iter::repeat_with(|| None).take(usize::from(limits.sessions)).collect(),
+            active_sessions: Vec::with_capacity(usize::from(limits.sessions)),
+            timers: TimerWheel::new(conns, now),
+            touched: Vec::with_capacity(usize::from(limits.links)),
+            inline_cap: u32::MAX,
+            poll: PollMode::Busy,
+            snapshot: None,
+            figures: WorkerFigures::default(),
+        }
+    }
+
+    /// Tells control something; kept in order behind news that found the ring full.
+    pub(crate) fn report(&mut self, report: Report<G::Qp, A::Report>) {
+        self.news_due = NewsDue::Yes;
+        if !self.late_reports.is_empty() {
+            self.late_reports.push_back(report);
+        } else if let Err(full) = self.reports.push(report) {
+            self.late_reports.push_back(full.0);
+        }
+    }
+
+    /// Tries again what found the ring full, and wakes control if there is anything for it.
+    #[inline]
+    pub(crate) fn flush_reports(&mut self) {
+        if self.news_due == NewsDue::No {
+            return;
+        }
+        while let Some(report) = self.late_reports.pop_front() {
+            if let Err(full) = self.reports.push(report) {
+                self.late_reports.push_front(full.0);
+                break;
+            }
+        }
+        if self.late_reports.is_empty() {
+            self.news_due = NewsDue::No;
+        }
+        // The descriptor can only fail when it is closed, and then nobody listens any more.
+        let _ = self.news.signal();
+    }
+
+    /// Whether control still takes news.
+    pub(crate) fn reports_are_read(&self) -> bool {
+        !self.reports.is_abandoned()
+    }
+
+    /// Whether nothing waits inside the worker that no descriptor will announce.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.ready.is_empty() && self.late_reports.is_empty() && self.snapshot.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn link_mut(&mut self, link: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(usize::from(link.0))?.as_deref_mut()
+    }
+
+    #[inline]
+    pub(crate) fn link_of(&self, qp: QpIndex) -> Option<LinkId> {
+        self.link_of_qp.get(usize::from(qp.0)).copied().flatten()
+    }
+
+    #[inline]
+    pub(crate) fn open(&mut self, conn: ConnId) -> Option<&mut OpenConn> {
+        self.conns.get_mut(at(conn))?.open()
+    }
+
+    /// Puts a connection into the queue of those to be served; it is there at most once.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, conn: ConnId) {
+        if let Some(place) = self.conns.get_mut(at(conn))
+            && place.queued == Queued::No
+        {
+            place.queued = Queued::Yes;
+            self.ready.push_back(conn);
+        }
+    }
+
+    /// Takes the next connection to be served.
+    #[inline]
+    pub(crate) fn dequeue(&mut self) -> Option<ConnId> {
+        let conn = self.ready.pop_front()?;
+        self.conns[at(conn)].queued = Queued::No;
+        Some(conn)
+    }
+
+    /// Notes that a link has work for its next doorbell.
+    #[inline]
+    pub(crate) fn touch(&mut self, link: LinkId) {
+        if let Some(entry) = self.links.get_mut(usize::from(link.0)).and_then(|l| l.as_deref_mut())
+            && entry.touched == Touched::No
+        {
+            entry.touched = Touched::Yes;
+            self.touched.push(link);
+        }
+    }
+
+    /// Rings the doorbell of every link that has new work.
+    #[inline]
+    pub(crate) fn flush_links(&mut self) {
+        while let Some(link) = self.touched.pop() {
+            let Some(entry) = self.link_mut(link) else { continue };
+            entry.touched = Touched::No;
+            let qp = entry.qp;
+            if self.group.flush(qp).is_err() {
+                self.fail_link(link, WcStatus::General);
+            }
+        }
+    }
+
+    /// Declares a link dead: every connection on it is reset and served, control is told once.
+    #[cold]
+    pub(crate) fn fail_link(&mut self, link: LinkId, status: WcStatus) {
+        let Some(entry) = self.link_mut(link) else { return };
+        if entry.state != LinkState::Up {
+            return;
+        }
+        entry.state = LinkState::Failed(status);
+        entry.covered.clear();
+        entry.llc_backlog.clear();
+        self.reset_conns_of(link);
+        self.report(Report::LinkFailed { link, status });
+    }
+
+    /// Resets every connection of a link and queues it, so that its owner learns of it.
+    pub(crate) fn reset_conns_of(&mut self, link: LinkId) {
+        for index in 0..self.conns.len() {
+            let place = &mut self.conns[index];
+            if place.link != link {
+                continue;
+            }
+            match &mut place.held {
+                Held::Open(open) => {
+                    open.proto.handle_link_down();
+                    self.enqueue(ConnId(index as u16));
+                }
+                Held::Reservation(_) | Held::Nothing => {}
+            }
+        }
+    }
+}
+
+impl<G: PollGroup, A: App, C: Clock> Io for Core<G, A, C> {
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    #[inline]
+    fn readable(&self, conn: ConnId) -> usize {
+        match self.conns.get(at(conn)).map(|place| &place.held) {
+            Some(Held::Open(open)) => open.proto.readable() as usize,
+            Some(Held::Reservation(_) | Held::Nothing) | None => 0,
+        }
+    }
+
+    #[inline]
+    fn writable(&self, conn: ConnId) -> usize {
+        match self.conns.get(at(conn)).map(|place| &place.held) {
+            Some(Held::Open(open)) => open.proto.writable() as usize,
+            Some(Held::Reservation(_) | Held::Nothing) | None => 0,
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, conn: ConnId, into: &mut [u8]) -> usize {
+        let got = self.open(conn).map_or(0, |open| open.read(into));
+        if got > 0 {
+            self.enqueue(conn);
+        }
+        got
+    }
+
+    #[inline]
+    fn write(&mut self, conn: ConnId, from: &[u8]) -> usize {
+        let taken = self.open(conn).map_or(0, |open| open.write(from));
+        if taken > 0 {
+            self.enqueue(conn);
+        }
+        taken
+    }
+
+    fn shutdown_write(&mut self, conn: ConnId) {
+        if let Some(open) = self.open(conn) {
+            open.proto.shutdown_write();
+            self.enqueue(conn);
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        if let Some(open) = self.open(conn) {
+            open.proto.close();
+            self.enqueue(conn);
+        }
+    }
+}

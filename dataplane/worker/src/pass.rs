@@ -1,0 +1,178 @@
+//! One pass of the worker's loop, on one screen.
+
+use crate::app::App;
+use crate::budget::{COMMANDS_PER_PASS, WAITERS_PER_PASS};
+use crate::clock::Clock;
+use crate::commands::Next;
+use crate::conn::{Held, Reset, at};
+use crate::core::Core;
+use crate::mailbox::{ConnId, ConnOutcome, Owner, PeerDone, Report};
+use crate::transmit::Turn;
+use pollux_proto::event::EventSet;
+use pollux_provider::PollGroup;
+
+/// What a pass found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// There was work.
+    Busy,
+    /// There was none.
+    Idle,
+    /// Control has ordered the end.
+    Stopped,
+}
+
+impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
+    /// One turn: commands, completions, programs, timers, waiting connections, doorbells, news.
+    #[inline]
+    pub(crate) fn pass(&mut self, app: &mut A) -> Progress {
+        self.figures.passes += 1;
+        let mut work = 0;
+        for _ in 0..COMMANDS_PER_PASS {
+            let Some(command) = self.commands.pop() else { break };
+            work += 1;
+            if self.handle_command(app, command) == Next::Stop {
+                return Progress::Stopped;
+            }
+        }
+        work += self.reap(app);
+        for index in 0..self.active_sessions.len() {
+            if self.poll_session(self.active_sessions[index]) {
+                work += 1;
+            }
+        }
+        while let Some(conn) = self.timers.pop_due(self.now) {
+            work += 1;
+            self.handle_conn_timeout(conn);
+        }
+        for _ in 0..WAITERS_PER_PASS {
+            let Some(conn) = self.dequeue() else { break };
+            work += 1;
+            self.serve(app, conn);
+        }
+        self.flush_links();
+        self.flush_sessions();
+        self.flush_reports();
+        if self.snapshot.is_some() {
+            self.continue_snapshot();
+        }
+        if work == 0 {
+            return Progress::Idle;
+        }
+        self.figures.busy_passes += 1;
+        Progress::Busy
+    }
+
+    /// Takes a batch of completions and serves the connections they concern at once: a message
+    /// that has just come in is answered before anything else is looked at.
+    #[inline]
+    fn reap(&mut self, app: &mut A) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        let count = self.group.reap(self.now, &mut completions);
+        for completion in &completions[..count] {
+            if let Some(conn) = self.handle_completion(*completion) {
+                self.serve(app, conn);
+            }
+        }
+        self.completions = completions;
+        count
+    }
+
+    /// Brings a connection up to date: its owner learns the news, its orders are posted.
+    #[inline]
+    pub(crate) fn serve(&mut self, app: &mut A, conn: ConnId) {
+        let Some(open) = self.open(conn) else { return };
+        let events = open.proto.take_events();
+        if events.contains(EventSet::RESET) {
+            open.reset = Reset::Yes;
+        }
+        let owner = open.owner;
+        match owner {
+            Owner::App(tag) => {
+                if !events.is_empty()
+                    && let Some(report) = app.ready(conn, tag, events, self)
+                {
+                    self.report(Report::App(report));
+                }
+            }
+            Owner::Session { .. } => {}
+        }
+        let turn = self.transmit(conn);
+        self.publish(conn);
+        match turn {
+            Turn::More => self.enqueue(conn),
+            Turn::Done => self.settle(app, conn),
+        }
+    }
+
+    /// Arms the connection's timer, or takes the connection out of the table when it has ended.
+    #[inline]
+    fn settle(&mut self, app: &mut A, conn: ConnId) {
+        let Some(open) = self.conns[at(conn)].open() else { return };
+        if open.proto.is_finished() {
+            self.retire(app, conn);
+            return;
+        }
+        let timer = open.proto.timer();
+        if timer == open.timer {
+            return;
+        }
+        open.timer = timer;
+        match timer {
+            Some(timer) => {
+                // Read anew: a connection that closes may have found the worker asleep for long.
+                let deadline = self.clock.now() + timer.duration_ns();
+                self.timers.arm(u32::from(conn.0), deadline);
+            }
+            None => self.timers.cancel(u32::from(conn.0)),
+        }
+    }
+
+    fn handle_conn_timeout(&mut self, index: u32) {
+        let conn = ConnId(index as u16);
+        if let Some(open) = self.open(conn) {
+            open.timer = None;
+            open.proto.handle_timeout();
+            self.enqueue(conn);
+        }
+    }
+
+    #[cold]
+    fn retire(&mut self, app: &mut A, conn: ConnId) {
+        let place = &mut self.conns[at(conn)];
+        let link = place.link;
+        place.token = 0;
+        let open = match std::mem::replace(&mut place.held, Held::Nothing) {
+            Held::Open(open) => open,
+            Held::Reservation(_) | Held::Nothing => return,
+        };
+        self.timers.cancel(u32::from(conn.0));
+        if let Some(link) = self.link_mut(link) {
+            link.conns -= 1;
+        }
+        let outcome = match open.reset {
+            Reset::Yes => ConnOutcome::Reset,
+            Reset::No => ConnOutcome::Closed,
+        };
+        self.figures.conns_closed += 1;
+        if outcome == ConnOutcome::Reset {
+            self.figures.conns_reset += 1;
+        }
+        match open.owner {
+            Owner::App(tag) => {
+                if let Some(report) = app.closed(conn, tag, outcome) {
+                    self.report(Report::App(report));
+                }
+            }
+            Owner::Session { session, slot } => self.unbind_slot(session, slot),
+        }
+        let peer_done = if open.proto.peer_is_done() { PeerDone::Yes } else { PeerDone::No };
+        self.report(Report::ConnClosed { conn, outcome, peer_done, open: Some(open) });
+    }
+
+    /// Reads the clock; called once per busy pass and now and then while idle.
+    #[inline]
+    pub(crate) fn read_clock(&mut self) {
+        self.now = self.clock.now();
+    }
+}

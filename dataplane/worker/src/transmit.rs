@@ -1,0 +1,193 @@
+//! From a connection's orders to work requests.
+
+use crate::app::App;
+use crate::budget::{TRANSMITS_PER_TURN, WORK_REQUESTS_PER_TRANSMIT};
+use crate::clock::Clock;
+use crate::conn::{Held, OpenConn, at};
+use crate::core::Core;
+use crate::link::{Covered, Link, LinkState};
+use crate::mailbox::{ConnId, LinkId, LlcBytes};
+use arrayvec::ArrayVec;
+use pollux_proto::conn::{Completion as Coverage, Transmit};
+use pollux_proto::plan::{Placement as Plan, Write};
+use pollux_provider::{Placement, PollGroup, PostError, RemoteSpan, Sge, Signal, WcStatus};
+use pollux_wire::cdc::CDC_BYTES;
+
+/// Whether a connection has more to send than its turn allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Done,
+    More,
+}
+
+/// Posts one chunk of a transmission.
+#[inline]
+fn post_write<G: PollGroup>(
+    group: &mut G,
+    link: &mut Link,
+    open: &OpenConn,
+    write: &Write,
+) -> Result<(), PostError> {
+    let mut from: ArrayVec<Sge, 2> = ArrayVec::new();
+    for piece in &write.pieces {
+        from.push(Sge {
+            addr: open.sndbuf_addr + u64::from(piece.offset),
+            length: piece.len,
+            lkey: open.lkey,
+        });
+    }
+    let to = RemoteSpan {
+        addr: open.peer_addr + u64::from(write.to_offset),
+        rkey: open.peer_rkey,
+    };
+    let placement = match write.placement {
+        Plan::Inline => Placement::Inline,
+        Plan::ByReference => Placement::ByReference,
+    };
+    group.post_write(link.qp, link.next_wr(), &from, to, placement, Signal::Unsignaled)?;
+    link.count_posted(Signal::Unsignaled);
+    Ok(())
+}
+
+/// Posts a message: inline if it fits, else from the link's send slots.
+#[inline]
+fn post_message<G: PollGroup>(
+    group: &mut G,
+    link: &mut Link,
+    message: &[u8],
+    signal: Signal,
+) -> Result<(), PostError> {
+    if message.len() <= link.inline_bytes as usize {
+        group.post_send_bytes(link.qp, link.next_wr(), message, signal)?;
+    } else {
+        let offset = link.send_slot_offset();
+        let region = &link.send.span.region;
+        if message.len() > link.send.bytes as usize || region.copy_in(offset, message).is_err() {
+            return Err(PostError::OutOfRegion);
+        }
+        let from = [Sge {
+            addr: region.addr() + offset as u64,
+            length: message.len() as u32,
+            lkey: link.send.span.lkey,
+        }];
+        group.post_send(link.qp, link.next_wr(), &from, Placement::ByReference, signal)?;
+    }
+    link.count_posted(signal);
+    Ok(())
+}
+
+/// Posts one transmission: its WRITEs, then the CDC message, as one chain.
+#[inline]
+fn post<G: PollGroup>(
+    group: &mut G,
+    link: &mut Link,
+    (conn, token): (ConnId, u32),
+    open: &OpenConn,
+    transmit: &Transmit,
+) -> Result<(), PostError> {
+    for write in &transmit.writes {
+        post_write(group, link, open, write)?;
+    }
+    let mut message = [0; CDC_BYTES];
+    transmit.cdc.emit(&mut message);
+    let signal = match transmit.completion {
+        Coverage::Wanted => Signal::Signaled,
+        Coverage::NotNeeded | Coverage::Helpful => link.reclaim_signal(),
+    };
+    let sequence = link.next_wr().0;
+    post_message(group, link, &message, signal)?;
+    match transmit.completion {
+        Coverage::Wanted | Coverage::Helpful => {
+            link.covered.push_back(Covered { sequence, conn, token, mark: transmit.mark });
+        }
+        Coverage::NotNeeded => {}
+    }
+    Ok(())
+}
+
+impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
+    /// Posts what a connection has to say, within the budget of one turn.
+    #[inline]
+    pub(crate) fn transmit(&mut self, conn: ConnId) -> Turn {
+        let place = &mut self.conns[at(conn)];
+        let Held::Open(open) = &mut place.held else { return Turn::Done };
+        if !open.proto.wants_transmit() {
+            return Turn::Done;
+        }
+        let id = place.link;
+        let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut())
+        else {
+            return Turn::Done;
+        };
+        if link.state != LinkState::Up {
+            return Turn::Done;
+        }
+        let mut posted = Ok(());
+        let mut count = 0;
+        while count < TRANSMITS_PER_TURN && open.proto.wants_transmit() {
+            if link.free_for_data() < WORK_REQUESTS_PER_TRANSMIT {
+                self.figures.send_waits += 1;
+                break;
+            }
+            let Some(transmit) = open.proto.poll_transmit(link.inline_bytes) else { break };
+            posted = post(&mut self.group, link, (conn, place.token), open, &transmit);
+            if posted.is_err() {
+                break;
+            }
+            count += 1;
+        }
+        let turn = if open.proto.wants_transmit() { Turn::More } else { Turn::Done };
+        if count > 0 {
+            self.figures.cdc_sent += count as u64;
+            self.touch(id);
+        }
+        if posted.is_err() {
+            // Slots were counted and spans planned here: a refusal means that the queue pair has
+            // gone into error underneath us.
+            self.fail_link(id, WcStatus::General);
+            return Turn::Done;
+        }
+        turn
+    }
+
+    /// Sends an LLC message, or keeps it until a slot is free; a full backlog fails the link,
+    /// because a lost answer would end it later and less clearly.
+    pub(crate) fn send_llc(&mut self, id: LinkId, message: LlcBytes) {
+        let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut())
+        else {
+            return;
+        };
+        if link.state != LinkState::Up {
+            return;
+        }
+        if link.free() == 0 || !link.llc_backlog.is_empty() {
+            if link.llc_backlog.try_push(message).is_err() {
+                self.fail_link(id, WcStatus::General);
+            }
+            return;
+        }
+        let signal = link.reclaim_signal();
+        if post_message(&mut self.group, link, &message, signal).is_err() {
+            self.fail_link(id, WcStatus::General);
+            return;
+        }
+        self.figures.llc_sent += 1;
+        self.touch(id);
+    }
+
+    /// Sends LLC messages that waited for slots.
+    pub(crate) fn flush_llc_backlog(&mut self, id: LinkId) {
+        loop {
+            let Some(link) = self.link_mut(id) else { return };
+            if link.free() == 0 || link.llc_backlog.is_empty() {
+                return;
+            }
+            let message = link.llc_backlog.remove(0);
+            let rest = std::mem::take(&mut link.llc_backlog);
+            self.send_llc(id, message);
+            if let Some(link) = self.link_mut(id) {
+                link.llc_backlog = rest;
+            }
+        }
+    }
+}
