@@ -267,6 +267,11 @@ impl BufferSizeCode {
         }
     }
 
+    /// The code in the upper half of a byte.
+    pub(crate) const fn from_high_nibble(byte: u8) -> BufferSizeCode {
+        BufferSizeCode(byte >> 4)
+    }
+
     /// The code, 0..=15.
     pub const fn get(self) -> u8 {
         self.0

@@ -6,7 +6,11 @@
 extern crate std;
 
 pub mod cdc;
+pub mod clc;
 pub mod error;
 pub mod field;
+pub mod imm;
+pub mod llc;
+mod pretty;
 
 pub use error::{Error, Field};
