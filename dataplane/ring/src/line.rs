@@ -173,6 +173,12 @@ impl<M: LineSink> LineWriter<M> {
         }
     }
 
+    /// Lets [`LineWriter::demote_last`] pass over the lines written so far.
+    #[inline(always)]
+    pub fn skip_demotion(&mut self) {
+        self.demoted = self.next;
+    }
+
     /// Hints that the next line will soon be written.
     #[inline(always)]
     pub fn prefetch_next(&self) {
