@@ -1,1 +1,27 @@
-//! proto
+//! The rules of SMC-R: news in, wishes in, orders out.
+//!
+//! Nothing here performs I/O, waits, or asks the time. A caller hands in what happened (a message, a
+//! completion, an expired timer) and what the application wants, and takes orders: what to write where, which
+//! message to send, which timer to run. So a run can be simulated, replayed, and explored exhaustively.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`conn`] | one connection: data both ways, close and abort |
+//! | [`sndbuf`], [`rmbe`] | positions of the two rings of a connection |
+//! | [`plan`] | from a span of the stream to at most two writes |
+//! | [`cursor`], [`seq`] | the only places where numbers go round |
+//! | [`event`], [`error`] | what the application learns; why a connection was reset |
+//! | [`time`], [`units`] | plain numbers with a meaning |
+#![forbid(unsafe_code)]
+#![warn(clippy::wildcard_enum_match_arm)]
+
+pub mod conn;
+pub mod cursor;
+pub mod error;
+pub mod event;
+pub mod plan;
+pub mod rmbe;
+pub mod seq;
+pub mod sndbuf;
+pub mod time;
+pub mod units;

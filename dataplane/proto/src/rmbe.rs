@@ -1,0 +1,212 @@
+//! The receive ring: what arrived, what the application read, what the peer was told of it.
+//!
+//! The peer writes into the ring by RDMA and then moves the producer cursor by a CDC message; the application
+//! reads and moves the consumer cursor, which our own CDC messages carry back. The ring knows positions only.
+//!
+//! ```text
+//!   total:     announced        consumed        stop?       produced       announced + size
+//!   ---------------|----------------|-------------|-------------|----------------|----
+//!        read, not announced     readable     behind the urgent byte     the peer's window
+//! ```
+//!
+//! 1. `announced <= consumed <= produced <= consumed + size`. A peer that breaks the last is reset.
+//! 2. No total ever goes back.
+//! 3. An update is due (RFC 7609 section 4.5.1, Linux) when more than [`update_watermark`] bytes are read and
+//!    not announced and besides the peer's window is at most half the ring or the peer said it is blocked.
+//!    Otherwise the announcement waits for the next message, up to half the ring for ever: a sender never
+//!    waits for an empty ring.
+
+use crate::cursor::{Cursor, Place, Step};
+
+/// Fixed part of the update watermark: half of the smallest socket buffer of Linux.
+const WATERMARK_FLOOR_BYTES: u32 = 2304;
+
+/// Bytes that may be read and not announced before an update is considered, in a ring of `ring` bytes.
+///
+/// A tenth of the ring and at least 2304 bytes, as in Linux. Rings below 4608 bytes, which Linux does not
+/// have, take half of the ring instead: with a watermark of the ring or more no update would ever be sent.
+#[must_use]
+pub const fn update_watermark(ring: u32) -> u32 {
+    let half = ring / 2;
+    let floor = if half < WATERMARK_FLOOR_BYTES {
+        half
+    } else {
+        WATERMARK_FLOOR_BYTES
+    };
+    if ring / 10 > floor { ring / 10 } else { floor }
+}
+
+/// What a received producer cursor means for the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrival {
+    /// So many new bytes; may be 0.
+    Bytes(u32),
+    /// An old cursor; ignore it.
+    Stale,
+    /// It says that so many bytes lie in the ring, more than it has.
+    Overrun(u64),
+    /// It is this many laps ahead.
+    Skips(u16),
+    /// Its count is not inside the ring.
+    OutsideRing,
+}
+
+/// Whether the peer has to be told now what was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Update {
+    /// It can wait for the next message.
+    CanWait,
+    /// The thresholds are passed.
+    Due,
+}
+
+/// Positions of one connection's receive ring.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Rmbe {
+    /// Size of the ring in bytes, at least 1.
+    size: u32,
+    /// See [`update_watermark`].
+    watermark: u32,
+    /// Where the peer writes next (TCP: rcv_nxt).
+    produced: Place,
+    /// Where the application reads next (TCP: copied_seq).
+    consumed: Place,
+    /// What the last message to the peer said of `consumed` (TCP: rcv_wup).
+    announced: u64,
+    /// Position at which reading pauses for an urgent byte; `u64::MAX` without one.
+    stop: u64,
+}
+
+impl Rmbe {
+    /// An empty ring of `size` bytes; the caller made sure that it is not 0.
+    pub(crate) fn new(size: u32) -> Rmbe {
+        Rmbe {
+            size,
+            watermark: update_watermark(size),
+            produced: Place::default(),
+            consumed: Place::default(),
+            announced: 0,
+            stop: u64::MAX,
+        }
+    }
+
+    /// Size of the ring in bytes.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Bytes the application can read now.
+    #[inline]
+    pub(crate) fn readable(&self) -> u32 {
+        (self.produced.total.min(self.stop) - self.consumed.total) as u32
+    }
+
+    /// Whether the application has read everything that arrived.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.produced.total == self.consumed.total
+    }
+
+    /// Bytes that arrived since the connection began.
+    #[inline]
+    pub(crate) fn produced(&self) -> u64 {
+        self.produced.total
+    }
+
+    /// Bytes read since the connection began, a skipped urgent byte included.
+    #[inline]
+    pub(crate) fn consumed(&self) -> u64 {
+        self.consumed.total
+    }
+
+    /// Bytes read and not yet announced.
+    #[inline]
+    pub(crate) fn unannounced(&self) -> u64 {
+        self.consumed.total - self.announced
+    }
+
+    /// Offset of the next byte the application reads.
+    #[inline]
+    pub(crate) fn read_offset(&self) -> u32 {
+        self.consumed.cursor.count()
+    }
+
+    /// The last producer cursor of the peer.
+    #[inline]
+    pub(crate) fn producer(&self) -> Cursor {
+        self.produced.cursor
+    }
+
+    /// Judges and, if it holds, takes a received producer cursor.
+    #[inline]
+    pub(crate) fn receive(&mut self, producer: Cursor) -> Arrival {
+        let step = match self.produced.cursor.step_to(producer, self.size) {
+            Step::Forward(step) => step,
+            Step::Stale => return Arrival::Stale,
+            Step::Skips(laps) => return Arrival::Skips(laps),
+            Step::OutsideRing => return Arrival::OutsideRing,
+        };
+        let filled = self.produced.total + step - self.consumed.total;
+        if filled > u64::from(self.size) {
+            return Arrival::Overrun(filled);
+        }
+        self.produced.move_to(producer, step);
+        // The ring holds at most `size` bytes, so the step fits.
+        Arrival::Bytes(step as u32)
+    }
+
+    /// Marks `bytes` as read; at most what lies in the ring.
+    #[inline]
+    pub(crate) fn consume(&mut self, bytes: u32) {
+        debug_assert!(u64::from(bytes) <= self.produced.total - self.consumed.total);
+        self.consumed.advance(bytes, self.size);
+    }
+
+    /// Whether reading has come to the urgent byte.
+    #[inline]
+    pub(crate) fn is_at_stop(&self) -> bool {
+        self.consumed.total == self.stop
+    }
+
+    /// Pauses reading at position `stop`.
+    pub(crate) fn set_stop(&mut self, stop: u64) {
+        self.stop = stop;
+    }
+
+    /// Lets reading go on to the end of what arrived.
+    pub(crate) fn clear_stop(&mut self) {
+        self.stop = u64::MAX;
+    }
+
+    /// Whether what was read has to be announced now, given whether the peer is blocked.
+    ///
+    /// "More than" the watermark and "at most" half the ring: both as in Linux.
+    #[inline]
+    pub(crate) fn update(&self, peer: Peer) -> Update {
+        if self.unannounced() <= u64::from(self.watermark) {
+            return Update::CanWait;
+        }
+        let window = u64::from(self.size) - (self.produced.total - self.announced);
+        match peer {
+            Peer::Blocked => Update::Due,
+            Peer::Flowing if window <= u64::from(self.size / 2) => Update::Due,
+            Peer::Flowing => Update::CanWait,
+        }
+    }
+
+    /// The consumer cursor for a message, which thereby is announced.
+    #[inline]
+    pub(crate) fn announce(&mut self) -> Cursor {
+        self.announced = self.consumed.total;
+        self.consumed.cursor
+    }
+}
+
+/// What the peer last said about its sending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peer {
+    /// It has at least as much data as window.
+    Blocked,
+    /// It has room for all it has.
+    Flowing,
+}

@@ -1,0 +1,186 @@
+//! The send ring: what the application prepared, what was sent, what may be overwritten.
+//!
+//! The application copies bytes in at the write offset; the adapter reads them from the read offset on. The
+//! ring knows positions only, never the bytes.
+//!
+//! ```text
+//!   total:      reclaimed        sent       released     prepared       reclaimed + size
+//!   ----------------|--------------|------------|------------|----------------|----
+//!        free again   in the adapter   queued      held back     free
+//! ```
+//!
+//! 1. `reclaimed <= sent <= released <= prepared <= reclaimed + size`, unless the queue was discarded: then
+//!    `released = sent` and nothing is sent any more.
+//! 2. Inline bytes are reclaimed when they are posted, if no bytes by reference are outstanding before them.
+//! 3. Bytes by reference are reclaimed when a completion covers them, or when the peer's consumer cursor
+//!    shows that they were read: whichever comes first.
+//! 4. No total ever goes back.
+//!
+//! Whether bytes may be sent, and how many the peer has room for, others decide.
+
+use crate::cursor::offset_advanced;
+use crate::plan::{Placement, Spot};
+
+/// Positions of one connection's send ring.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SndBuf {
+    /// Size of the ring in bytes, at least 1.
+    size: u32,
+    /// Offset of the next byte the application prepares.
+    write_offset: u32,
+    /// Offset of the next byte to be sent.
+    read_offset: u32,
+    /// Bytes the application copied in.
+    prepared: u64,
+    /// Bytes that may be sent; behind `prepared` while an urgent byte is outstanding.
+    released: u64,
+    /// Bytes handed out in writes (TCP: snd_nxt).
+    sent: u64,
+    /// Bytes whose place is free again (TCP: snd_una, for the memory only).
+    reclaimed: u64,
+    /// End of the last chunk that was sent by reference.
+    by_reference_end: u64,
+    /// What the application was last told of `reclaimed`.
+    signalled: u64,
+}
+
+impl SndBuf {
+    /// An empty ring of `size` bytes; the caller made sure that it is not 0.
+    pub(crate) fn new(size: u32) -> SndBuf {
+        SndBuf {
+            size,
+            write_offset: 0,
+            read_offset: 0,
+            prepared: 0,
+            released: 0,
+            sent: 0,
+            reclaimed: 0,
+            by_reference_end: 0,
+            signalled: 0,
+        }
+    }
+
+    /// Bytes that can be prepared now.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.size - (self.prepared - self.reclaimed) as u32
+    }
+
+    /// Bytes that wait to be sent and are not held back.
+    #[inline]
+    pub(crate) fn queued(&self) -> u32 {
+        (self.released - self.sent) as u32
+    }
+
+    /// Whether nothing is left to be sent, bytes held back included.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.prepared == self.sent
+    }
+
+    /// Bytes the application copied in since the connection began.
+    #[inline]
+    pub(crate) fn prepared(&self) -> u64 {
+        self.prepared
+    }
+
+    /// Bytes handed out in writes since the connection began.
+    #[inline]
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Bytes whose place in the ring is free again.
+    #[inline]
+    pub(crate) fn reclaimed(&self) -> u64 {
+        self.reclaimed
+    }
+
+    /// Offset of the next byte the application prepares.
+    #[inline]
+    pub(crate) fn write_offset(&self) -> u32 {
+        self.write_offset
+    }
+
+    /// Where the next bytes to be sent lie.
+    #[inline]
+    pub(crate) fn next(&self) -> Spot {
+        Spot {
+            offset: self.read_offset,
+            ring: self.size,
+        }
+    }
+
+    /// Takes `bytes` more from the application, held back until [`SndBuf::release`]; at most [`SndBuf::room`].
+    #[inline]
+    pub(crate) fn prepare(&mut self, bytes: u32) {
+        debug_assert!(bytes <= self.room());
+        self.prepared += u64::from(bytes);
+        self.write_offset = offset_advanced(self.write_offset, bytes, self.size);
+    }
+
+    /// Lets everything that is prepared be sent.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        self.released = self.prepared;
+    }
+
+    /// Gives up what was not sent: it never will be.
+    pub(crate) fn discard(&mut self) {
+        self.released = self.sent;
+    }
+
+    /// Marks the next `len` bytes, one chunk, as posted; at most [`SndBuf::queued`].
+    #[inline]
+    pub(crate) fn post(&mut self, len: u32, placement: Placement) {
+        debug_assert!(len <= self.queued());
+        self.sent += u64::from(len);
+        self.read_offset = offset_advanced(self.read_offset, len, self.size);
+        match placement {
+            Placement::Inline => self.settle(),
+            Placement::ByReference => self.by_reference_end = self.sent,
+        }
+    }
+
+    /// Notes that the adapter or the peer is done with everything before position `to`.
+    #[inline]
+    pub(crate) fn cover(&mut self, to: u64) {
+        let to = to.min(self.sent);
+        if to > self.reclaimed {
+            self.reclaimed = to;
+            self.settle();
+        }
+    }
+
+    /// Frees everything sent once no bytes by reference are outstanding.
+    #[inline]
+    fn settle(&mut self) {
+        if self.by_reference_end <= self.reclaimed {
+            self.reclaimed = self.sent;
+        }
+    }
+
+    /// Whether the application should be told that there is room, which is noted as done.
+    ///
+    /// The rule looks at the ring as the application does: by what it was told, not by what is true. If that
+    /// view is more than half full and the truth is better, it is time. So an application that believes its
+    /// ring to be full is always told, and one that exchanges small messages in a large ring never is.
+    #[inline]
+    pub(crate) fn take_space_news(&mut self) -> Space {
+        let believed = self.prepared - self.signalled;
+        if believed <= u64::from(self.size / 2) || self.reclaimed == self.signalled {
+            return Space::Same;
+        }
+        self.signalled = self.reclaimed;
+        Space::Grown
+    }
+}
+
+/// Whether the application has to learn about room in its send ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Space {
+    /// Nothing it needs to know.
+    Same,
+    /// There is more room than it was told, and it may be waiting for it.
+    Grown,
+}
