@@ -1,1 +1,10 @@
-//! control
+//! The control plane: configuration, cores, sockets, the control thread's reactor and its
+//! JSON-RPC, and the two programs `polluxd` (the appliance) and `pollux` (the operator's tool).
+
+pub mod config;
+pub mod core_lock;
+pub mod cores;
+pub mod exit;
+pub mod host;
+pub mod nearest;
+mod words;

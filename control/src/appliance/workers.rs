@@ -1,0 +1,171 @@
+//! Workers as control sees them: a thread, two rings, and the free places of the tables.
+
+use super::places::Places;
+use pollux_provider::{Device, GroupId, PollGroup, PollGroupSpec};
+use pollux_ring::{Wake, spsc};
+use pollux_worker::{
+    Builtin, Command, PingRun, PollMode, Report, Tsc, WaitSpec, Worker, WorkerLimits,
+};
+use std::collections::VecDeque;
+use std::thread::JoinHandle;
+
+/// Commands and reports a ring holds; more are kept in order outside it.
+const MAILBOX_SLOTS: usize = 1024;
+
+/// An order to a worker of device `D`.
+pub(crate) type Order<D> = Command<<D as Device>::Qp, Box<PingRun>>;
+/// News of a worker of device `D`.
+pub(crate) type News<D> = Report<<D as Device>::Qp, Box<PingRun>>;
+
+/// Why a worker could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerStartError {
+    /// The device refused a poll group.
+    #[error("worker {worker}: {error}")]
+    Group {
+        /// The worker's number.
+        worker: usize,
+        /// What the device said.
+        #[source]
+        error: pollux_provider::CreateGroupError,
+    },
+    /// The system refused a descriptor or a thread.
+    #[error("worker {worker}: cannot {what}: {error}")]
+    System {
+        /// The worker's number.
+        worker: usize,
+        /// What was refused.
+        what: &'static str,
+        /// The system's answer.
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+/// What a worker is started with.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerPlan {
+    pub(crate) index: usize,
+    pub(crate) core: usize,
+    pub(crate) limits: WorkerLimits,
+    pub(crate) wait: WaitSpec,
+    pub(crate) cq_entries: u32,
+    pub(crate) peer_id: [u8; 8],
+}
+
+/// A running worker.
+pub(crate) struct WorkerPort<D: Device> {
+    pub(crate) plan: WorkerPlan,
+    pub(crate) group: GroupId,
+    pub(crate) poll: PollMode,
+    pub(crate) conns: Places,
+    pub(crate) links: Places,
+    pub(crate) sessions: Places,
+    pub(crate) wake: Wake,
+    commands: spsc::Producer<Order<D>>,
+    backlog: VecDeque<Order<D>>,
+    reports: spsc::Consumer<News<D>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<D> WorkerPort<D>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    /// Starts a worker on its core. `news` is signalled when it reports something.
+    pub(crate) fn start(
+        device: &D,
+        plan: WorkerPlan,
+        news: &Wake,
+    ) -> Result<Self, WorkerStartError> {
+        let worker = plan.index;
+        let system = |what| {
+            move |error: std::io::Error| WorkerStartError::System { worker, what, error }
+        };
+        let wake_error = |error: pollux_ring::WakeError| std::io::Error::other(error);
+        let wake = Wake::new().map_err(wake_error).map_err(system("make a wake descriptor"))?;
+        let clone = |wake: &Wake| {
+            wake.try_clone().map_err(wake_error).map_err(system("copy a wake descriptor"))
+        };
+        let spec = PollGroupSpec { cq_entries: plan.cq_entries, wake: clone(&wake)? };
+        let group = device
+            .create_poll_group(&spec)
+            .map_err(|error| WorkerStartError::Group { worker, error })?;
+        let id = group.id();
+        let (commands, worker_commands) = spsc::channel(MAILBOX_SLOTS);
+        let (worker_reports, reports) = spsc::channel(MAILBOX_SLOTS);
+        let running = Worker::new(
+            group,
+            Builtin::default(),
+            Tsc::new(),
+            plan.limits,
+            (worker_commands, worker_reports, clone(news)?),
+            (plan.wait, clone(&wake)?),
+        );
+        let core = plan.core;
+        let thread = std::thread::Builder::new()
+            .name(format!("pollux-w{worker}"))
+            .spawn(move || {
+                // The core was checked against the allowed set before; a refusal here means that
+                // the set has shrunk since, and the worker then runs wherever it may.
+                if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+                    tracing::warn!(worker, core, "cannot pin the worker to its core any more");
+                }
+                running.run();
+            })
+            .map_err(system("start a thread"))?;
+        Ok(WorkerPort {
+            group: id,
+            poll: plan.wait.mode,
+            conns: Places::new(plan.limits.conns),
+            links: Places::new(plan.limits.links),
+            sessions: Places::new(plan.limits.sessions),
+            plan,
+            wake,
+            commands,
+            backlog: VecDeque::new(),
+            reports,
+            thread: Some(thread),
+        })
+    }
+
+    /// Sends an order; orders arrive in the order of the calls.
+    pub(crate) fn send(&mut self, order: Order<D>) {
+        self.backlog.push_back(order);
+        self.flush();
+    }
+
+    /// Sends orders that found the ring full.
+    pub(crate) fn flush(&mut self) {
+        while let Some(order) = self.backlog.pop_front() {
+            if let Err(full) = self.commands.push(order) {
+                self.backlog.push_front(full.0);
+                break;
+            }
+        }
+        if let Err(error) = self.wake.signal() {
+            tracing::error!(worker = self.plan.index, %error, "cannot wake the worker");
+        }
+    }
+
+    /// Whether orders still wait for room in the ring.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// The oldest news not yet taken.
+    pub(crate) fn next_report(&mut self) -> Option<News<D>> {
+        self.reports.pop()
+    }
+
+    /// Waits for the thread, which ends after its last report.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!(worker = self.plan.index, "the worker's thread ended with a panic");
+        }
+    }
+}

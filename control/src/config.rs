@@ -1,0 +1,299 @@
+//! The configuration: read from TOML, checked as a whole, written back.
+//!
+//! A value of [`Config`] is plain data and can be made by a program as well ([`Config::default`]
+//! and assignments, then [`Config::validate`]). Reading collects every finding, each on one line
+//! `FILE:LINE: KEY: what is wrong (value); what is legal`. The keys, their units, limits and
+//! meaning are one table (`config/keys.rs`), from which also `conf/pollux.toml` is made.
+
+mod check;
+mod document;
+mod drafts;
+mod error;
+mod found;
+mod keys;
+mod paths;
+mod reader;
+mod size;
+mod values;
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+pub use self::document::Entry;
+pub use self::error::{ConfigError, ConfigErrors};
+pub use self::paths::{PathError, Paths};
+use self::reader::Reader;
+pub use self::size::{SizeError, format_size, parse_size};
+pub use self::values::{
+    CoreUse, Driver, Endpoint, GidChoice, Hugepages, LogLevel, PathChoice, PeerPattern,
+    Personality, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
+};
+use crate::cores::CoreChoice;
+
+/// Everything an appliance is told at start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// `[appliance]`
+    pub appliance: ApplianceConfig,
+    /// `[control]`
+    pub control: ControlConfig,
+    /// `[attach]`
+    pub attach: AttachConfig,
+    /// `[device]`
+    pub device: DeviceConfig,
+    /// `[workers]`
+    pub workers: WorkersConfig,
+    /// `[memory]`
+    pub memory: MemoryConfig,
+    /// `[handshake]`
+    pub handshake: HandshakeConfig,
+    /// `[[peer]]`
+    pub peers: Vec<Peer>,
+    /// `[[service]]`
+    pub services: Vec<Service>,
+    /// `[[forward]]`
+    pub forwards: Vec<Forward>,
+}
+
+/// `[appliance]`: the appliance as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApplianceConfig {
+    /// Tells the appliances of one host apart.
+    pub name: String,
+    /// Folder of the sockets.
+    pub runtime_dir: PathChoice,
+    /// User defined enterprise ids, best first; 1 to 8.
+    pub ueids: Vec<String>,
+    /// How much the log tells.
+    pub log: LogLevel,
+}
+
+impl Default for ApplianceConfig {
+    fn default() -> ApplianceConfig {
+        ApplianceConfig {
+            name: "pollux".to_string(),
+            runtime_dir: PathChoice::Auto,
+            ueids: vec!["POLLUX-DEFAULT".to_string()],
+            log: LogLevel::Info,
+        }
+    }
+}
+
+/// `[control]`: the control socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// Path of the socket.
+    pub socket: PathChoice,
+}
+
+/// `[attach]`: socket and memory of attached programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachConfig {
+    /// Path of the socket.
+    pub socket: PathChoice,
+    /// Connections per session.
+    pub slots: u16,
+    /// Send ring of each connection, in bytes: 16K << n up to 512K.
+    pub sndbuf_bytes: u32,
+    /// Receive ring of each connection, in bytes: 16K << n up to 512K.
+    pub rmb_bytes: u32,
+    /// Sessions at a time.
+    pub sessions_max: u16,
+    /// How long a program polls before it sleeps, in microseconds.
+    pub spin_us: u32,
+}
+
+impl Default for AttachConfig {
+    fn default() -> AttachConfig {
+        AttachConfig {
+            socket: PathChoice::Auto,
+            slots: 256,
+            sndbuf_bytes: 64 << 10,
+            rmb_bytes: 64 << 10,
+            sessions_max: 32,
+            spin_us: 50,
+        }
+    }
+}
+
+/// `[device]`: the RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// What carries the work requests.
+    pub driver: Driver,
+    /// Name in tables and logs.
+    pub name: String,
+    /// Address on the fabric.
+    pub gid: GidChoice,
+    /// Folder in which soft devices meet.
+    pub fabric_dir: PathChoice,
+    /// Which adapter the soft driver plays.
+    pub personality: Personality,
+    /// Path MTU offered, in bytes.
+    pub mtu_bytes: u32,
+    /// Send queue depth of each link.
+    pub send_wr: u32,
+    /// Receive queue depth of each link.
+    pub recv_wr: u32,
+    /// Inline size asked for, in bytes.
+    pub inline_bytes: u32,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> DeviceConfig {
+        DeviceConfig {
+            driver: Driver::Soft,
+            name: "soft0".to_string(),
+            gid: GidChoice::Auto,
+            fabric_dir: PathChoice::Auto,
+            personality: Personality::Generic,
+            mtu_bytes: 4096,
+            send_wr: 256,
+            recv_wr: 256,
+            inline_bytes: 256,
+        }
+    }
+}
+
+/// `[workers]`: the polling threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkersConfig {
+    /// One worker on each core.
+    pub cores: CoreChoice,
+    /// How they wait.
+    pub poll: PollChoice,
+    /// How long an adaptive worker polls after its last work, in microseconds.
+    pub spin_us: u32,
+    /// Connections per worker.
+    pub conns_max: u16,
+    /// Links per worker.
+    pub links_max: u16,
+    /// Folder of the core locks.
+    pub lock_dir: PathChoice,
+}
+
+impl Default for WorkersConfig {
+    fn default() -> WorkersConfig {
+        WorkersConfig {
+            cores: CoreChoice::Auto,
+            poll: PollChoice::Auto,
+            spin_us: 50,
+            conns_max: 1024,
+            links_max: 64,
+            lock_dir: PathChoice::Auto,
+        }
+    }
+}
+
+/// `[memory]`: where ring and buffer memory comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryConfig {
+    /// Whether from the hugepage pool.
+    pub hugepages: Hugepages,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> MemoryConfig {
+        MemoryConfig {
+            hugepages: Hugepages::Auto,
+        }
+    }
+}
+
+/// `[handshake]`: the agreement over TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandshakeConfig {
+    /// Limit of a whole handshake, in milliseconds.
+    pub timeout_ms: u32,
+    /// How long a listener waits for the first bytes, in milliseconds.
+    pub peek_timeout_ms: u32,
+    /// Connections that share one link group.
+    pub conns_per_group_max: u8,
+}
+
+impl Default for HandshakeConfig {
+    fn default() -> HandshakeConfig {
+        HandshakeConfig {
+            timeout_ms: 6000,
+            peek_timeout_ms: 250,
+            conns_per_group_max: 255,
+        }
+    }
+}
+
+/// `[[peer]]`: destinations to which the client side speaks SMC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address, network, or address with a port.
+    pub address: PeerPattern,
+}
+
+/// `[[service]]`: a responder inside a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// What it does with the bytes.
+    pub kind: ServiceKind,
+    /// TCP address to listen on; port 0 takes any free one.
+    pub listen: SocketAddr,
+}
+
+/// `[[forward]]`: a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Name in tables and logs.
+    pub name: String,
+    /// Where clients connect.
+    pub listen: Endpoint,
+    /// Where their bytes go. Exactly one of the two ends is [`Endpoint::Smc`].
+    pub connect: Endpoint,
+}
+
+impl Config {
+    /// Reads a configuration. `origin` stands for the file in the findings.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the text.
+    pub fn from_toml_str(text: &str, origin: &str) -> Result<Config, ConfigErrors> {
+        let mut reader = Reader::new(text, origin);
+        let config = reader.read();
+        if reader.is_clean() {
+            check::check(&config, &mut |key, problem| reader.report_key(key, problem));
+        }
+        ConfigErrors::check(reader.finish())?;
+        Ok(config)
+    }
+
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or everything that is wrong with it.
+    pub fn from_file(path: &Path) -> Result<Config, ConfigErrors> {
+        let origin = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Config::from_toml_str(&text, &origin),
+            Err(error) => Err(ConfigErrors::one(ConfigError {
+                origin,
+                line: 0,
+                key: String::new(),
+                problem: format!("cannot read the configuration: {error}"),
+            })),
+        }
+    }
+
+    /// Checks a configuration that a program has made, with the rules of the files.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
+        Config::from_toml_str(&self.to_toml(), "configuration").map(|_| ())
+    }
+
+    /// Whether the client side speaks SMC to `address`.
+    #[must_use]
+    pub fn is_peer(&self, address: SocketAddr) -> bool {
+        self.peers.iter().any(|peer| peer.address.matches(address))
+    }
+}
+
+#[cfg(test)]
+mod tests;
