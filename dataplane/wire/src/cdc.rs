@@ -1,4 +1,5 @@
-//! Connection Data Control: the 44-byte message that moves cursors (RFC 7609 section 4.3 and appendix A.4).
+//! Connection Data Control: the 44-byte message that moves cursors (RFC 7609 section 4.3 and
+//! appendix A.4).
 //!
 //! ```text
 //!  0 type 0xfe   1 length 44   2 sequence (16)          4 alert token (32)
@@ -7,7 +8,8 @@
 //! 24 producer flags   25 connection state flags   26 credits   27 reserved up to 44
 //! ```
 //!
-//! This is the hot path: both directions work on one array of known length, without a branch per field.
+//! This is the hot path: both directions work on one array of known length, without a branch per
+//! field.
 
 use crate::error::Error;
 
@@ -77,7 +79,8 @@ impl ProducerFlags {
     pub const FAILOVER_VALIDATION: ProducerFlags = ProducerFlags(0x08);
 }
 
-/// Byte 25: how far the sender has come in ending the connection. Levels: they accumulate and never clear.
+/// Byte 25: how far the sender has come in ending the connection. Levels: they accumulate and never
+/// clear.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ConnStateFlags(pub u8);
 
@@ -107,15 +110,17 @@ pub struct Repr {
     pub producer_flags: ProducerFlags,
     /// Byte 25.
     pub state_flags: ConnStateFlags,
-    /// Byte 26: receives given back to the receiver of this message. Zero unless credits were agreed.
+    /// Byte 26: receives given back to the receiver of this message. Zero unless credits were
+    /// agreed.
     pub credits: u8,
 }
 
 impl Repr {
-    /// Reads a received message by the kernel's rules: type `0xfe`, length byte 44, reserved bytes ignored.
+    /// Reads a received message by the kernel's rules: type `0xfe`, length byte 44, reserved bytes
+    /// ignored.
     ///
-    /// Fails with `TooShort` below 44 bytes, `UnknownType` when it is no CDC, and `BadLength`; the receiver
-    /// ignores such a message. Bytes behind the 44th are not looked at.
+    /// Fails with `TooShort` below 44 bytes, `UnknownType` when it is no CDC, and `BadLength`; the
+    /// receiver ignores such a message. Bytes behind the 44th are not looked at.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Repr, Error> {
         let short = Error::TooShort {

@@ -1,7 +1,8 @@
-//! Connection Layer Control: the handshake messages on the TCP stream (RFC 7609 section 3 and appendix A.2).
+//! Connection Layer Control: the handshake messages on the TCP stream (RFC 7609 section 3 and
+//! appendix A.2).
 //!
-//! A receiver peeks [`HEADER_BYTES`], learns the length from [`Header::parse`], reads exactly that many bytes, and
-//! gives them to [`Message::parse`] or to the parser of the message it expects.
+//! A receiver peeks [`HEADER_BYTES`], learns the length from [`Header::parse`], reads exactly that
+//! many bytes, and gives them to [`Message::parse`] or to the parser of the message it expects.
 
 mod accept_confirm;
 mod decline;

@@ -4,9 +4,10 @@ use core::fmt;
 
 /// Why bytes could not be read as a message, or a message could not be written as bytes.
 ///
-/// Every variant carries the value that was wrong. None of them says what to do with the connection:
-/// that is decided by the rules (`pollux-proto`). A CLC error ends the handshake (the kernel answers
-/// `EPROTO` and does not fall back); an LLC or CDC error means that the message is ignored.
+/// Every variant carries the value that was wrong. None of them says what to do with the
+/// connection: that is decided by the rules (`pollux-proto`). A CLC error ends the handshake (the
+/// kernel answers `EPROTO` and does not fall back); an LLC or CDC error means that the message is
+/// ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The input ends before the field that was to be read.

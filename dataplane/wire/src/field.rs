@@ -1,7 +1,8 @@
 //! Fields: big-endian integers at offsets, and the small value types they become.
 //!
-//! A type whose every bit pattern is legal has a public field (`Rkey`, `Gid`, `Mac`, `PeerId`); a type
-//! that excludes some has a private one and a constructor that says so (`Qpn`, `AlertToken`, `Ueid` ..).
+//! A type whose every bit pattern is legal has a public field (`Rkey`, `Gid`, `Mac`, `PeerId`); a
+//! type that excludes some has a private one and a constructor that says so (`Qpn`, `AlertToken`,
+//! `Ueid` ..).
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -39,8 +40,8 @@ pub(crate) fn be64_at(bytes: &[u8], at: usize) -> Result<u64, Error> {
     array_at(bytes, at).map(u64::from_be_bytes)
 }
 
-/// Takes the first `len` bytes of an output buffer and zeroes them, so that reserved fields are zero and
-/// nothing behind the message can be written.
+/// Takes the first `len` bytes of an output buffer and zeroes them, so that reserved fields are
+/// zero and nothing behind the message can be written.
 pub(crate) fn claim(out: &mut [u8], len: usize) -> Result<&mut [u8], Error> {
     let got = out.len();
     let message = out.get_mut(..len).ok_or(Error::NoRoom { need: len, got })?;
@@ -48,8 +49,8 @@ pub(crate) fn claim(out: &mut [u8], len: usize) -> Result<&mut [u8], Error> {
     Ok(message)
 }
 
-/// Writes `value` at offset `at` of a buffer made by [`claim`]; offsets come from the layout, so running
-/// over the end is our own mistake and panics.
+/// Writes `value` at offset `at` of a buffer made by [`claim`]; offsets come from the layout, so
+/// running over the end is our own mistake and panics.
 pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, value: [u8; N]) {
     out[at..at + N].copy_from_slice(&value);
 }
@@ -171,8 +172,8 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Identity of one running SMC stack: two instance bytes and a MAC in the RFC's form, opaque to receivers.
-/// Zero in the Proposal of a kernel that offers only version 2.
+/// Identity of one running SMC stack: two instance bytes and a MAC in the RFC's form, opaque to
+/// receivers. Zero in the Proposal of a kernel that offers only version 2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PeerId(pub [u8; 8]);
 
@@ -194,8 +195,8 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// Number by which the receiver of a CDC finds the connection: given out by that receiver, never zero,
-/// unique in its link group.
+/// Number by which the receiver of a CDC finds the connection: given out by that receiver, never
+/// zero, unique in its link group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AlertToken(NonZeroU32);
 
@@ -247,8 +248,8 @@ impl RmbeIndex {
     }
 }
 
-/// Compressed size of an RMBE: code `c` means `16384 << c` bytes. Linux reads all of 0..=15; RFC 7609 stops
-/// at 5.
+/// Compressed size of an RMBE: code `c` means `16384 << c` bytes. Linux reads all of 0..=15; RFC
+/// 7609 stops at 5.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BufferSizeCode(u8);
 
@@ -369,8 +370,8 @@ impl Ueid {
     /// Length on the wire, padding included.
     pub const BYTES: usize = 32;
 
-    /// From text, padded with blanks. The rules are the kernel's: 1 to 32 of `A-Z 0-9 . -`, and the first
-    /// one is a letter or a digit.
+    /// From text, padded with blanks. The rules are the kernel's: 1 to 32 of `A-Z 0-9 . -`, and the
+    /// first one is a letter or a digit.
     pub fn new(text: &str) -> Result<Ueid, UeidError> {
         let bytes = text.as_bytes();
         if bytes.len() > Self::BYTES {
@@ -462,7 +463,7 @@ impl fmt::Display for UeidError {
             }
             UeidError::BadCharacter { index, byte } => write!(
                 f,
-                "a UEID holds only A-Z, 0-9, '.' and '-', but byte {index} is {byte:#04x}; use upper case"
+                "a UEID holds only A-Z, 0-9, '.' and '-'; byte {index} is {byte:#04x}"
             ),
         }
     }

@@ -9,8 +9,8 @@
 //! 7       token   7       blocked   pending  present  credits (8), consumer step (10 bits)
 //! ```
 //!
-//! The producer cursor moves by the byte count of the write; the consumer cursor by a step since the last message.
-//! Use it only after both Accept and Confirm carried
+//! The producer cursor moves by the byte count of the write; the consumer cursor by a step since
+//! the last message. Use it only after both Accept and Confirm carried
 //! [`VendorOptions::WRITE_IMMEDIATE`](crate::clc::VendorOptions::WRITE_IMMEDIATE).
 
 use crate::cdc::{ConnStateFlags, ProducerFlags};
@@ -51,7 +51,8 @@ pub struct Immediate {
     pub news: News,
 }
 
-/// What an immediate says. Flags that a form does not carry are cleared at the receiver: all are levels.
+/// What an immediate says. Flags that a form does not carry are cleared at the receiver: all are
+/// levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
     /// Opcode 0.
@@ -103,7 +104,8 @@ impl News {
 }
 
 impl Immediate {
-    /// Reads the immediate of a completion, in host order after the driver's conversion from big endian.
+    /// Reads the immediate of a completion, in host order after the driver's conversion from big
+    /// endian.
     #[inline]
     pub fn parse(word: u32) -> Result<Immediate, Error> {
         let [token, ..] = word.to_be_bytes();
@@ -144,7 +146,8 @@ impl Immediate {
         Ok(Immediate { token, news })
     }
 
-    /// The word to post, in host order. Fails when a step does not fit its form or a flag is not one it carries.
+    /// The word to post, in host order. Fails when a step does not fit its form or a flag is not
+    /// one it carries.
     #[inline]
     pub fn emit(&self) -> Result<u32, Error> {
         let body = match self.news {

@@ -1,18 +1,21 @@
-//! Link Layer Control: messages on the queue pair that manage links and RMBs (RFC 7609 section 4.5 and appendix A.3).
+//! Link Layer Control: messages on the queue pair that manage links and RMBs (RFC 7609 section 4.5
+//! and appendix A.3).
 //!
-//! One SEND carries one message of 44 bytes; in version 2, ADD LINK, REQUEST ADD LINK and DELETE RKEY may be longer.
+//! One SEND carries one message of 44 bytes; in version 2, ADD LINK, REQUEST ADD LINK and DELETE
+//! RKEY may be longer.
 //!
 //! ```text
-//!            0 type              1 length             2                     3 flags
-//! version 1  0x01 .. 0x0a        44                   ADD LINK: reason (4)  0x80 response, others by type
-//! version 2  0x20 + type         length, 16 bits, in the sender's byte order     the same
+//!            0 type         1 length   2                      3 flags
+//! version 1  0x01 .. 0x0a   44         ADD LINK: reason (4)   0x80 response, others by type
+//! version 2  0x20 + type    length, 16 bits, sender's order   the same
 //! ```
 //!
-//! Linux writes the version 2 length (and the rtoken count of ADD LINK) in host byte order; this crate reads and
-//! writes little endian, the order of x86 and Arm. ANNOUNCE CREDITS keeps its version 1 header in both versions.
+//! Linux writes the version 2 length (and the rtoken count of ADD LINK) in host byte order; this
+//! crate reads and writes little endian, the order of x86 and Arm. ANNOUNCE CREDITS keeps its
+//! version 1 header in both versions.
 //!
-//! Which form a message has was agreed in CLC, not by the message: the parser takes the [`Form`] and knows only that
-//! form's type bytes. Receivers ignore [`Error::UnknownType`].
+//! Which form a message has was agreed in CLC, not by the message: the parser takes the [`Form`]
+//! and knows only that form's type bytes. Receivers ignore [`Error::UnknownType`].
 
 mod add_link;
 mod add_link_cont;
@@ -162,7 +165,8 @@ struct Header {
     flags: u8,
 }
 
-/// Reads the header and returns exactly the bytes of the message: 44, or what a version 2 header says.
+/// Reads the header and returns exactly the bytes of the message: 44, or what a version 2 header
+/// says.
 fn open(form: Form, bytes: &[u8]) -> Result<(Header, &[u8]), Error> {
     let [type_byte, byte1, byte2, flags] = array_at::<4>(bytes, 0)?;
     let kind = Kind::from_type_byte(form, type_byte).ok_or(Error::UnknownType(type_byte))?;
@@ -306,7 +310,8 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Writes the message to the front of `out` and returns its length; `NotInForm` if it does not exist there.
+    /// Writes the message to the front of `out` and returns its length; `NotInForm` if it does not
+    /// exist there.
     pub fn emit(&self, form: Form, out: &mut [u8]) -> Result<usize, Error> {
         match self {
             Message::ConfirmLink(message) => message.emit(form, out),

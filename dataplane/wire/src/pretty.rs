@@ -1,4 +1,5 @@
-//! One line per message, as tcpdump would print it: the message, then its fields in wire order, then its length.
+//! One line per message, as tcpdump would print it: the message, then its fields in wire order,
+//! then its length.
 //!
 //! Fields that are zero because the message has no use for them are left out.
 
@@ -637,7 +638,8 @@ impl Display for llc::Message<'_> {
     }
 }
 
-/// Writes the names of the set bits, separated by `+`, then unnamed bits as a number; `none` for zero.
+/// Writes the names of the set bits, separated by `+`, then unnamed bits as a number; `none` for
+/// zero.
 fn write_flags(f: &mut Formatter<'_>, bits: u8, names: &[(u8, &str)]) -> Result {
     if bits == 0 {
         return f.write_str("none");

@@ -1,13 +1,14 @@
-//! Accept and Confirm: each side tells the other its queue pair and its RMB (RFC 7609 appendix A.2.2, A.2.3, and
-//! the version 2 layout of Linux).
+//! Accept and Confirm: each side tells the other its queue pair and its RMB (RFC 7609 appendix
+//! A.2.2, A.2.3, and the version 2 layout of Linux).
 //!
 //! ```text
-//!   0 header   8 peer id   16 GID   32 MAC   38 QPN (24)   41 rkey (32)   45 RMBE index   46 alert token (32)
+//!   0 header   8 peer id   16 GID   32 MAC   38 QPN (24)   41 rkey (32)
+//!  45 RMBE index   46 alert token (32)
 //!  50 size code (4) | MTU code (4)   51 credits   52 RMB address (64)   60 reserved   61 PSN (24)
 //!  64 version 1: trailer
 //!  64 version 2: EID (32)   96 reserved (8)
-//! 104 first contact: direct bit   105 os (4) | release (4)   108 host name (32)   140 limits   142 features
-//!     144 vendor options   148 reserved (8)
+//! 104 first contact: direct bit   105 os (4) | release (4)   108 host name (32)   140 limits
+//!     142 features   144 vendor options   148 reserved (8)
 //! 156 Confirm of a first contact: count (1), reserved (3), GIDs of 16
 //!   . trailer
 //! ```
@@ -57,8 +58,8 @@ pub struct Confirm {
     pub endpoint: Endpoint,
     /// What depends on version and contact. The EID, release and limits repeat those of the Accept.
     pub extension: Extension,
-    /// GIDs the client could use for more links. Only in version 2 on first contact; elsewhere not written.
-    /// Linux counts the one in use too. A longer list is cut to 8 when read.
+    /// GIDs the client could use for more links. Only in version 2 on first contact; elsewhere not
+    /// written. Linux counts the one in use too. A longer list is cut to 8 when read.
     pub gids: ArrayVec<Gid, CONFIRM_GIDS_MAX>,
 }
 
@@ -81,7 +82,8 @@ pub struct Endpoint {
     pub alert_token: AlertToken,
     /// Size of the RMBE.
     pub rmbe_size: BufferSizeCode,
-    /// Path MTU: the server's own in an Accept, the smaller of both in a Confirm. `None` if the nibble is zero.
+    /// Path MTU: the server's own in an Accept, the smaller of both in a Confirm. `None` if the
+    /// nibble is zero.
     pub mtu: Option<MtuCode>,
     /// Receives posted for the other side. Zero: no receive-queue credits.
     pub credits: u8,
@@ -119,7 +121,8 @@ pub struct FirstContact {
     pub release: u8,
     /// Sender's host name, ASCII padded with blanks.
     pub host_name: [u8; 32],
-    /// Agreed most connections per link group. Means something from release 1 on; keep it zero before.
+    /// Agreed most connections per link group. Means something from release 1 on; keep it zero
+    /// before.
     pub max_conns: u8,
     /// Agreed most links per link group. Likewise.
     pub max_links: u8,
@@ -193,8 +196,8 @@ impl Extension {
 }
 
 impl Accept {
-    /// Reads an Accept for SMC-R. Version 1 is exactly 68 bytes, version 2 at least 108; bytes between the known
-    /// part and the trailer are skipped, as in the kernel.
+    /// Reads an Accept for SMC-R. Version 1 is exactly 68 bytes, version 2 at least 108; bytes
+    /// between the known part and the trailer are skipped, as in the kernel.
     pub fn parse(bytes: &[u8]) -> Result<Accept, Error> {
         let (header, message) = open_checked(bytes, Kind::Accept)?;
         Ok(Accept {
@@ -220,7 +223,8 @@ impl Accept {
 }
 
 impl Confirm {
-    /// Reads a Confirm for SMC-R; lengths as for [`Accept::parse`]. A missing GID list reads as empty.
+    /// Reads a Confirm for SMC-R; lengths as for [`Accept::parse`]. A missing GID list reads as
+    /// empty.
     pub fn parse(bytes: &[u8]) -> Result<Confirm, Error> {
         let (header, message) = open_checked(bytes, Kind::Confirm)?;
         let extension = Extension::parse(&header, message)?;
@@ -290,8 +294,8 @@ fn open_checked(bytes: &[u8], kind: Kind) -> Result<(Header, &[u8]), Error> {
     }
 }
 
-/// Length of the first contact extension in a message. Only release 0 has the short form, and only when the
-/// message length leaves no room for the long one: with or without a GID list of its own.
+/// Length of the first contact extension in a message. Only release 0 has the short form, and only
+/// when the message length leaves no room for the long one: with or without a GID list of its own.
 fn first_bytes(message: &[u8]) -> Result<usize, Error> {
     if u8_at(message, FIRST_AT + 1)? & 0x0f != 0 {
         return Ok(FIRST_BYTES);

@@ -1,7 +1,7 @@
 //! Decline: the sender stays on TCP (RFC 7609 appendix A.2.4).
 //!
-//! Version 1 is 28 bytes, version 2 is 44. After it the TCP stream carries plain data in both directions; the
-//! receiver does not answer.
+//! Version 1 is 28 bytes, version 2 is 44. After it the TCP stream carries plain data in both
+//! directions; the receiver does not answer.
 
 use super::diagnosis::Diagnosis;
 use super::header::{Kind, Sync, Version, close, open, sync_bits};
@@ -63,8 +63,8 @@ pub struct DeclineV2 {
 }
 
 impl Decline {
-    /// Reads a Decline of either version. The length must be that of the version; the trailer is not looked
-    /// at, as in the kernel.
+    /// Reads a Decline of either version. The length must be that of the version; the trailer is
+    /// not looked at, as in the kernel.
     pub fn parse(bytes: &[u8]) -> Result<Decline, Error> {
         let (header, message) = open(bytes, Kind::Decline)?;
         let expected = bytes_of(header.version);

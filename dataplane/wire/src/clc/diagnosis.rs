@@ -1,4 +1,5 @@
-//! Diagnosis: why a Decline was sent (RFC 7609 appendix A.2.4; values of Linux and of its Anolis variant).
+//! Diagnosis: why a Decline was sent (RFC 7609 appendix A.2.4; values of Linux and of its Anolis
+//! variant).
 
 /// The 32-bit reason in a Decline. Any value is legal; [`Diagnosis::name`] knows the common ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

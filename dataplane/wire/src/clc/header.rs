@@ -4,8 +4,8 @@
 //! 0 eye catcher (4)   4 type   5 length (16)   7 version (4) | type of v2 (2) | type of v1 (2)
 //! ```
 //!
-//! A receiver reads these eight bytes first and then exactly `length - 8` more: what follows on the TCP stream
-//! may already be application data.
+//! A receiver reads these eight bytes first and then exactly `length - 8` more: what follows on the
+//! TCP stream may already be application data.
 
 use crate::error::{Error, Field};
 use crate::field::{array_at, put};
@@ -14,8 +14,8 @@ use crate::field::{array_at, put};
 pub const HEADER_BYTES: usize = 8;
 /// Length of the trailer.
 pub const TRAILER_BYTES: usize = 4;
-/// Longest message this crate accepts: the longest legal Proposal (652 bytes) with room to spare. The kernel
-/// accepts longer ones and throws the rest away; no known sender makes them.
+/// Longest message this crate accepts: the longest legal Proposal (652 bytes) with room to spare.
+/// The kernel accepts longer ones and throws the rest away; no known sender makes them.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// Bit 3 of byte 7 in Accept and Confirm: first contact. In a Decline: out of sync.
@@ -39,7 +39,8 @@ impl EyeCatcher {
         }
     }
 
-    /// `None` for any other four bytes. Also the test for a CLC message at the head of a TCP stream.
+    /// `None` for any other four bytes. Also the test for a CLC message at the head of a TCP
+    /// stream.
     pub const fn from_bytes(bytes: [u8; 4]) -> Option<EyeCatcher> {
         match bytes {
             [0xe2, 0xd4, 0xc3, 0xd9] => Some(EyeCatcher::SmcR),
@@ -162,8 +163,8 @@ pub struct Header {
 impl Header {
     /// Reads the first eight bytes of a message; more may follow.
     ///
-    /// Errors are protocol errors: the handshake cannot go on. The length is checked to be at least the
-    /// shortest message of the kind and at most [`MESSAGE_BYTES_MAX`].
+    /// Errors are protocol errors: the handshake cannot go on. The length is checked to be at least
+    /// the shortest message of the kind and at most [`MESSAGE_BYTES_MAX`].
     pub fn parse(bytes: &[u8]) -> Result<Header, Error> {
         let [e0, e1, e2, e3, kind, l0, l1, byte7] = array_at::<HEADER_BYTES>(bytes, 0)?;
         let mark = [e0, e1, e2, e3];

@@ -5,13 +5,15 @@
 //!  40 block: ISM GID (8), CHID (2), 50 v2 extension offset (from 52), 52 OUI (3), 55 reserved,
 //!     56 vendor options (4), 60 reserved (20)
 //!   . IP area: subnet (4), length (1), reserved (2), count n (1), n entries of 17
-//!   . v2 extension: counts e and g, 3 release, 6 SMC-D offset (from 8), 8 GID, 24 limits, 40 e UEIDs of 32
+//!   . v2 extension: counts e and g, 3 release, 6 SMC-D offset (from 8), 8 GID, 24 limits,
+//!     40 e UEIDs of 32
 //!   . SMC-D v2 extension: SEID (32), reserved (16), g entries of 10
 //!   . trailer
 //! ```
 //!
-//! Three forms exist: the RFC's (version 1, no block), Linux before version 2 (version 1, with the block), and
-//! version 2 (always with the block). The kernel checks lengths and offsets exactly, so this file does.
+//! Three forms exist: the RFC's (version 1, no block), Linux before version 2 (version 1, with the
+//! block), and version 2 (always with the block). The kernel checks lengths and offsets exactly, so
+//! this file does.
 
 use arrayvec::ArrayVec;
 
@@ -48,7 +50,8 @@ pub struct Proposal {
     pub peer_id: PeerId,
     /// Sender's RoCEv1 GID. Zero likewise.
     pub gid: Gid,
-    /// Sender's MAC. Zero likewise, but a kernel server on a real adapter addresses its packets to it.
+    /// Sender's MAC. Zero likewise, but a kernel server on a real adapter addresses its packets to
+    /// it.
     pub mac: Mac,
     /// What is offered.
     pub form: Form,
@@ -301,7 +304,8 @@ fn emit_v2_offer(
     Ok(offer.paths.code())
 }
 
-/// A version 1 header: the IP area at offset 40, or at 80 behind the block. Returns where the body ends.
+/// A version 1 header: the IP area at offset 40, or at 80 behind the block. Returns where the body
+/// ends.
 fn parse_v1(message: &[u8], path: PathCode) -> Result<(Form, usize), Error> {
     let paths = V1Paths::new(path).ok_or(Error::BadField {
         field: Field::Path,
@@ -573,7 +577,8 @@ impl IsmV2 {
         ISM_V2_BYTES + ISM_GID_BYTES * self.gids.len()
     }
 
-    /// Reads the extension that stands at `end` and belongs to the v2 extension at `v2_at`; moves `end` behind it.
+    /// Reads the extension that stands at `end` and belongs to the v2 extension at `v2_at`; moves
+    /// `end` behind it.
     fn parse(message: &[u8], v2_at: usize, end: &mut usize) -> Result<IsmV2, Error> {
         let count = u8_at(message, v2_at + 1)?;
         if usize::from(count) > ISM_GIDS_MAX {

@@ -13,7 +13,8 @@ impl Oui {
     pub const ALIBABA: Oui = Oui([0xfc, 0xa6, 0x4c]);
 }
 
-/// The option word: in the Proposal behind the OUI, in Accept and Confirm in the first contact extension.
+/// The option word: in the Proposal behind the OUI, in Accept and Confirm in the first contact
+/// extension.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct VendorOptions(pub u32);
 

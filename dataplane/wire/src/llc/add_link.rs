@@ -1,7 +1,7 @@
 //! ADD LINK: the offer of one more link, its acceptance or its rejection (RFC 7609 appendix A.3.2).
 //!
-//! Version 1 is 44 bytes, its rtokens follow in ADD LINK CONT. Version 2 carries them behind byte 72; a version 2
-//! message of 44 bytes (a rejection) has no version 2 part.
+//! Version 1 is 44 bytes, its rtokens follow in ADD LINK CONT. Version 2 carries them behind byte
+//! 72; a version 2 message of 44 bytes (a rejection) has no version 2 part.
 
 use super::{Direction, Form, Kind, LLC_BYTES, begin, open_as};
 use crate::clc::Attachment;

@@ -1,7 +1,8 @@
-//! ANNOUNCE CREDITS: receives given back without a CDC to carry them. An extension, not in mainline Linux.
+//! ANNOUNCE CREDITS: receives given back without a CDC to carry them. An extension, not in mainline
+//! Linux.
 //!
-//! Send it only after credits were agreed in CLC; it takes a receive at the other side itself. The header is that of
-//! version 1 in both versions.
+//! Send it only after credits were agreed in CLC; it takes a receive at the other side itself. The
+//! header is that of version 1 in both versions.
 
 use super::{Direction, Form, Kind, LLC_BYTES, begin, open_as};
 use crate::error::Error;

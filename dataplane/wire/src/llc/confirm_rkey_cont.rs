@@ -1,4 +1,5 @@
-//! CONFIRM RKEY CONT: more links of a CONFIRM RKEY; version 1 only, ignored by Linux (RFC 7609 appendix A.3.6).
+//! CONFIRM RKEY CONT: more links of a CONFIRM RKEY; version 1 only, ignored by Linux (RFC 7609
+//! appendix A.3.6).
 
 use super::confirm_rkey::{LinkRtoken, RkeyAnswer};
 use super::{Direction, Form, Kind, LLC_BYTES, begin, open_as};

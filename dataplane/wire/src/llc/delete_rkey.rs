@@ -1,7 +1,7 @@
 //! DELETE RKEY: the sender no longer uses some RMBs (RFC 7609 appendix A.3.7).
 //!
-//! A version 1 response repeats the list and marks the bad ones in a bit mask; a Linux version 2 response keeps
-//! the count, clears the list, and counts the bad ones.
+//! A version 1 response repeats the list and marks the bad ones in a bit mask; a Linux version 2
+//! response keeps the count, clears the list, and counts the bad ones.
 
 use arrayvec::ArrayVec;
 
@@ -22,7 +22,8 @@ pub struct DeleteRkey {
     pub direction: Direction,
     /// Meaningful in responses.
     pub verdict: Verdict,
-    /// In responses: version 1 a mask of the bad rkeys (bit 7 is the first), version 2 their number.
+    /// In responses: version 1 a mask of the bad rkeys (bit 7 is the first), version 2 their
+    /// number.
     pub errors: u8,
     /// Keys on the link that carries the message.
     pub rkeys: ArrayVec<Rkey, DELETE_RKEYS_MAX>,
