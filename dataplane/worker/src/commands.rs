@@ -158,8 +158,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             crate::mailbox::Owner::App(tag) => {
                 app.opened(conn, tag, self);
             }
-            crate::mailbox::Owner::Session { session, slot } => {
-                self.bind_slot(session, slot, conn);
+            crate::mailbox::Owner::Session { session, slot, generation } => {
+                self.bind_slot(session, (slot, generation), conn);
             }
         }
         if let Some(open) = self.open(conn) {

@@ -1,7 +1,10 @@
 //! A place in the worker's table of connections.
 
 use crate::mailbox::{ConnId, ConnSpec, LinkId, Owner};
+use pollux_attach::shared::{SlotNews, SlotState, Submission, SubmissionOp};
 use pollux_proto::conn::{Conn, ConnTimer};
+use pollux_proto::error::Misuse;
+use pollux_proto::event::EventSet;
 use pollux_ring::Region;
 use pollux_wire::cdc;
 
@@ -22,17 +25,11 @@ pub struct OpenConn {
     rmbe_offset: usize,
     rmbe_bytes: u32,
     /// What the program was last told.
-    pub(crate) told: Told,
+    told: SlotNews,
+    /// Facts that an event has told and that stay true.
+    facts: SlotState,
     pub(crate) timer: Option<ConnTimer>,
     pub(crate) reset: Reset,
-}
-
-/// Positions last published to the owner's session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) produced: u64,
-    pub(crate) reclaimed: u64,
-    pub(crate) state: u32,
 }
 
 /// Whether the connection met an abnormal end.
@@ -59,10 +56,85 @@ impl OpenConn {
             rmbe: spec.rmbe.region.clone(),
             rmbe_offset: spec.rmbe.offset,
             rmbe_bytes: spec.params.rmbe_bytes,
-            told: Told::default(),
+            told: SlotNews::default(),
+            facts: SlotState::OPEN,
             timer: None,
             reset: Reset::No,
         }
+    }
+
+    /// Size of the sndbuf.
+    #[inline]
+    pub(crate) fn sndbuf_bytes(&self) -> u32 {
+        self.sndbuf_bytes
+    }
+
+    /// Carries out a program's submission, whose totals the session's memory has judged.
+    #[inline]
+    pub(crate) fn apply(&mut self, submission: &Submission) -> Result<(), Misuse> {
+        let proto = &mut self.proto;
+        let consumed = submission.consumed_total.saturating_sub(proto.consumed_total()) as u32;
+        if consumed > 0 {
+            proto.consume(consumed)?;
+        }
+        let prepared = submission.prepared_total.saturating_sub(proto.prepared_total()) as u32;
+        let taken = match submission.op {
+            SubmissionOp::Urgent => proto.prepare_urgent(prepared),
+            SubmissionOp::Kick
+            | SubmissionOp::ShutdownWrite
+            | SubmissionOp::Close
+            | SubmissionOp::Abort => {
+                if prepared == 0 {
+                    Ok(())
+                } else {
+                    proto.prepare(prepared)
+                }
+            }
+        };
+        match taken {
+            // Written before the program could learn that the peer is gone; it will be told.
+            Ok(()) | Err(Misuse::PeerGone) => {}
+            Err(error) => return Err(error),
+        }
+        match submission.op {
+            SubmissionOp::Kick | SubmissionOp::Urgent => {}
+            SubmissionOp::ShutdownWrite => proto.shutdown_write(),
+            SubmissionOp::Close => proto.close(),
+            SubmissionOp::Abort => proto.abort(),
+        }
+        Ok(())
+    }
+
+    /// Remembers facts that the program has to be told.
+    #[inline]
+    pub(crate) fn note(&mut self, events: EventSet) {
+        const FACTS: [(EventSet, SlotState); 5] = [
+            (EventSet::END_OF_STREAM, SlotState::END_OF_STREAM),
+            (EventSet::RESET, SlotState::RESET),
+            (EventSet::CLOSED, SlotState::CLOSED),
+            (EventSet::URGENT_PENDING, SlotState::URGENT_PENDING),
+            (EventSet::URGENT, SlotState::URGENT),
+        ];
+        for (event, fact) in FACTS {
+            if events.contains(event) {
+                self.facts |= fact;
+            }
+        }
+    }
+
+    /// What the program does not know yet, if anything; counts as told.
+    #[inline]
+    pub(crate) fn take_news(&mut self) -> Option<SlotNews> {
+        let news = SlotNews {
+            produced: self.proto.produced_total(),
+            reclaimed: self.proto.reclaimed_total(),
+            state: self.facts,
+        };
+        if news == self.told {
+            return None;
+        }
+        self.told = news;
+        Some(news)
     }
 
     /// Copies received bytes out of the RMBE and consumes them; returns how many.

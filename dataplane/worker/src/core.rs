@@ -145,7 +145,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Whether nothing waits inside the worker that no descriptor will announce.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.ready.is_empty() && self.late_reports.is_empty() && self.snapshot.is_none()
+        self.ready.is_empty()
+            && self.late_reports.is_empty()
+            && self.snapshot.is_none()
+            && !self.has_pending_news()
     }
 
     #[inline]

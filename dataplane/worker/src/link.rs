@@ -3,7 +3,7 @@
 use crate::budget::{LLC_BACKLOG, SEND_SLOTS_FOR_LLC};
 use crate::mailbox::{ConnId, LinkId, LlcBytes, MessageSlots};
 use arrayvec::ArrayVec;
-use pollux_proto::conn::SentMark;
+use pollux_proto::units::SentMark;
 use pollux_provider::{QpCaps, QpIndex, Signal, WcStatus, WrId};
 use std::collections::VecDeque;
 

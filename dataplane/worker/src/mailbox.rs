@@ -95,8 +95,10 @@ pub enum Owner {
     Session {
         /// The program's session.
         session: SessionId,
-        /// The slot whose rings and cursor line the connection uses.
+        /// The slot whose rings the connection uses.
         slot: u16,
+        /// Which of the slot's connections this is, as the program was told.
+        generation: u16,
     },
     /// The application inside the worker; the tag tells it what the connection is for.
     App(u64),

@@ -8,6 +8,7 @@ use crate::conn::{Held, Reset, at};
 use crate::core::Core;
 use crate::mailbox::{ConnId, ConnOutcome, Owner, PeerDone, Report};
 use crate::transmit::Turn;
+use pollux_proto::conn::PeerWrites;
 use pollux_proto::event::EventSet;
 use pollux_provider::PollGroup;
 
@@ -86,8 +87,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if events.contains(EventSet::RESET) {
             open.reset = Reset::Yes;
         }
-        let owner = open.owner;
-        match owner {
+        open.note(events);
+        match open.owner {
             Owner::App(tag) => {
                 if !events.is_empty()
                     && let Some(report) = app.ready(conn, tag, events, self)
@@ -121,7 +122,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         match timer {
             Some(timer) => {
                 // Read anew: a connection that closes may have found the worker asleep for long.
-                let deadline = self.clock.now() + timer.duration_ns();
+                let deadline = self.clock.now() + timer.duration().as_nanos() as u64;
                 self.timers.arm(u32::from(conn.0), deadline);
             }
             None => self.timers.cancel(u32::from(conn.0)),
@@ -164,9 +165,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                     self.report(Report::App(report));
                 }
             }
-            Owner::Session { session, slot } => self.unbind_slot(session, slot),
+            Owner::Session { session, slot, .. } => self.unbind_slot(session, slot),
         }
-        let peer_done = if open.proto.peer_is_done() { PeerDone::Yes } else { PeerDone::No };
+        let peer_done = match open.proto.peer_writes() {
+            PeerWrites::Over => PeerDone::Yes,
+            PeerWrites::Possible => PeerDone::No,
+        };
         self.report(Report::ConnClosed { conn, outcome, peer_done, open: Some(open) });
     }
 

@@ -3,9 +3,10 @@
 use crate::app::App;
 use crate::budget::SUBMISSIONS_PER_SESSION;
 use crate::clock::Clock;
+use crate::conn::{Place, at};
 use crate::core::Core;
 use crate::mailbox::{ConnId, Owner, Report, SessionId};
-use pollux_attach::shared::{SlotNews, Submission, SubmissionOp, Violation, WorkerSide};
+use pollux_attach::shared::{Submission, Violation, WorkerSide};
 use pollux_provider::PollGroup;
 use pollux_ring::Wake;
 
@@ -41,13 +42,14 @@ pub(crate) enum News {
 }
 
 impl ServedSession {
-    /// A session of `slots` slots; `wake` wakes its program.
+    /// A session without connections; `wake` wakes its program.
     #[must_use]
-    pub fn new(side: WorkerSide, wake: Wake, slots: u16) -> Self {
+    pub fn new(side: WorkerSide, wake: Wake) -> Self {
+        let slots = usize::from(side.layout().shape().slots());
         ServedSession {
             side,
             wake,
-            slots: vec![None; usize::from(slots)].into_boxed_slice(),
+            slots: vec![None; slots].into_boxed_slice(),
             service: Service::Normal,
             news: News::No,
             conns: 0,
@@ -66,20 +68,19 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     /// Ties a connection to a slot of its program's session.
-    pub(crate) fn bind_slot(&mut self, session: SessionId, slot: u16, conn: ConnId) {
-        let bound = match self.session_mut(session) {
-            Some(served) if served.service == Service::Normal => {
-                match served.slots.get_mut(usize::from(slot)) {
-                    Some(place) => {
-                        *place = Some(conn);
-                        served.conns += 1;
-                        true
-                    }
-                    None => false,
-                }
-            }
-            Some(_) | None => false,
-        };
+    pub(crate) fn bind_slot(
+        &mut self,
+        session: SessionId,
+        (slot, generation): (u16, u16),
+        conn: ConnId,
+    ) {
+        let bound = self.session_mut(session).is_some_and(|served| {
+            let normal = served.service == Service::Normal;
+            let Some(place) = served.slots.get_mut(usize::from(slot)) else { return false };
+            *place = Some(conn);
+            served.conns += 1;
+            normal && served.side.open_slot(slot, generation)
+        });
         if !bound && let Some(open) = self.open(conn) {
             // The program died during the handshake.
             open.proto.abort();
@@ -93,6 +94,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             && place.take().is_some()
         {
             served.conns -= 1;
+            served.side.close_slot(slot);
         }
         self.finish_detach(session);
     }
@@ -149,32 +151,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         // A slot without a connection: the connection ended while the program wrote.
         let Some(conn) = self.session_conn(session, usize::from(submission.slot)) else { return };
         let Some(open) = self.open(conn) else { return };
-        let proto = &mut open.proto;
-        let prepared = submission.prepared_total.checked_sub(proto.prepared_total());
-        let consumed = submission.consumed_total.checked_sub(proto.consumed_total());
-        // Totals that go back belong to entries written before ones already taken; a program's
-        // library never writes such, so it is a fault like a total beyond the ring.
-        let (Some(prepared), Some(consumed)) = (prepared, consumed) else {
-            self.fault(session, Violation::TotalWentBack { slot: submission.slot });
-            return;
-        };
-        let (Ok(prepared), Ok(consumed)) = (u32::try_from(prepared), u32::try_from(consumed))
-        else {
-            self.fault(session, Violation::TotalBeyondRing { slot: submission.slot });
-            return;
-        };
-        let applied = (consumed == 0 || proto.consume(consumed).is_ok())
-            && (prepared == 0 || proto.may_prepare().not_or(proto.prepare(prepared)));
-        if !applied {
-            self.fault(session, Violation::TotalBeyondRing { slot: submission.slot });
-            return;
-        }
-        match submission.op {
-            SubmissionOp::Kick => {}
-            SubmissionOp::Urgent => proto.mark_urgent(),
-            SubmissionOp::ShutdownWrite => proto.shutdown_write(),
-            SubmissionOp::Close => proto.close(),
-            SubmissionOp::Abort => proto.abort(),
+        if open.apply(&submission).is_err() {
+            // The session's memory has checked the totals, so this is a rule of the connection:
+            // the program goes on writing or reading after it ended that direction.
+            open.proto.abort();
         }
         self.enqueue(conn);
     }
@@ -182,24 +162,15 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Tells the program of a connection what is new on it.
     #[inline]
     pub(crate) fn publish(&mut self, conn: ConnId) {
-        let Some(open) = self.conns.get_mut(crate::conn::at(conn)).and_then(|p| p.open()) else {
-            return;
-        };
-        let Owner::Session { session, slot } = open.owner else { return };
-        let told = open.current();
-        if told == open.told {
-            return;
-        }
-        open.told = told;
+        let Some(open) = self.conns.get_mut(at(conn)).and_then(Place::open) else { return };
+        let Owner::Session { session, slot, .. } = open.owner else { return };
+        let Some(news) = open.take_news() else { return };
         let Some(served) =
             self.sessions.get_mut(usize::from(session.0)).and_then(Option::as_deref_mut)
         else {
             return;
         };
-        served.side.publish(
-            slot,
-            &SlotNews { produced: told.produced, reclaimed: told.reclaimed, state: told.state },
-        );
+        served.side.publish(slot, &news);
         served.news = News::Yes;
     }
 
@@ -209,12 +180,42 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         for index in 0..self.active_sessions.len() {
             let session = self.active_sessions[index];
             let Some(served) = self.session_mut(session) else { continue };
-            if served.news == News::Yes {
+            if served.news == News::No {
+                continue;
+            }
+            if !served.side.has_pending() {
                 served.news = News::No;
-                if served.side.flush_events().is_needed() {
-                    served.wake.signal();
-                }
+            }
+            if served.side.flush_events().is_needed() {
+                // A program whose descriptor is gone is dying; control sees that by itself.
+                let _ = served.wake.signal();
             }
         }
+    }
+
+    /// Announces to every program that the worker is about to sleep.
+    pub(crate) fn arm_sessions(&mut self) {
+        for session in &self.active_sessions {
+            if let Some(Some(served)) = self.sessions.get(usize::from(session.0)) {
+                served.side.arm();
+            }
+        }
+    }
+
+    /// Announces to every program that the worker polls again.
+    pub(crate) fn disarm_sessions(&mut self) {
+        for session in &self.active_sessions {
+            if let Some(Some(served)) = self.sessions.get(usize::from(session.0)) {
+                served.side.disarm();
+            }
+        }
+    }
+
+    /// Whether a program has kept the worker from telling it everything.
+    pub(crate) fn has_pending_news(&self) -> bool {
+        self.active_sessions.iter().any(|session| {
+            matches!(self.sessions.get(usize::from(session.0)),
+                Some(Some(served)) if served.side.has_pending())
+        })
     }
 }

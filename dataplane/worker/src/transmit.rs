@@ -8,8 +8,7 @@ use crate::core::Core;
 use crate::link::{Covered, Link, LinkState};
 use crate::mailbox::{ConnId, LinkId, LlcBytes};
 use arrayvec::ArrayVec;
-use pollux_proto::conn::{Completion as Coverage, Transmit};
-use pollux_proto::plan::{Placement as Plan, Write};
+use pollux_proto::conn::{NeedsCompletion, Placement as Plan, Transmit, Write};
 use pollux_provider::{Placement, PollGroup, PostError, RemoteSpan, Sge, Signal, WcStatus};
 use pollux_wire::cdc::CDC_BYTES;
 
@@ -63,7 +62,8 @@ fn post_message<G: PollGroup>(
         let offset = link.send_slot_offset();
         let region = &link.send.span.region;
         if message.len() > link.send.bytes as usize || region.copy_in(offset, message).is_err() {
-            return Err(PostError::OutOfRegion);
+            let (bytes, limit) = (message.len() as u64, link.send.bytes);
+            return Err(PostError::TooLong { bytes, limit });
         }
         let from = [Sge {
             addr: region.addr() + offset as u64,
@@ -90,17 +90,22 @@ fn post<G: PollGroup>(
     }
     let mut message = [0; CDC_BYTES];
     transmit.cdc.emit(&mut message);
-    let signal = match transmit.completion {
-        Coverage::Wanted => Signal::Signaled,
-        Coverage::NotNeeded | Coverage::Helpful => link.reclaim_signal(),
-    };
     let sequence = link.next_wr().0;
+    // The peer's reading frees by-reference bytes as well, so a completion is only asked for when
+    // much of the sndbuf waits for one: reading acknowledgements costs a line between cores.
+    let unreclaimed = open.proto.sent_total() - open.proto.reclaimed_total();
+    let signal = match transmit.needs_completion {
+        NeedsCompletion::Yes if unreclaimed >= u64::from(open.sndbuf_bytes() / 4) => {
+            Signal::Signaled
+        }
+        NeedsCompletion::Yes | NeedsCompletion::No => link.reclaim_signal(),
+    };
     post_message(group, link, &message, signal)?;
-    match transmit.completion {
-        Coverage::Wanted | Coverage::Helpful => {
+    match transmit.needs_completion {
+        NeedsCompletion::Yes => {
             link.covered.push_back(Covered { sequence, conn, token, mark: transmit.mark });
         }
-        Coverage::NotNeeded => {}
+        NeedsCompletion::No => {}
     }
     Ok(())
 }
