@@ -37,6 +37,7 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(clippy::wildcard_enum_match_arm)]
 
 #[cfg(test)]
 extern crate std;
