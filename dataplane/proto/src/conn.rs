@@ -43,6 +43,7 @@ pub use self::state::ConnState;
 pub use self::tx::{NeedsCompletion, Transmit};
 pub use self::urgent::UrgentDelivery;
 pub use crate::plan::{Piece, Placement, Write};
+pub use crate::rmbe::update_watermark;
 
 use self::close::App;
 use self::tx::{Due, Sending};

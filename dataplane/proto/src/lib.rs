@@ -7,7 +7,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`conn`] | one connection: data both ways, close and abort |
-//! | [`sndbuf`], [`rmbe`] | positions of the two rings of a connection |
+//! | `sndbuf`, `rmbe` | positions of the two rings of a connection |
 //! | [`plan`] | from a span of the stream to at most two writes |
 //! | [`cursor`], [`seq`] | the only places where numbers go round |
 //! | [`event`], [`error`] | what the application learns; why a connection was reset |
@@ -20,8 +20,10 @@ pub mod cursor;
 pub mod error;
 pub mod event;
 pub mod plan;
-pub mod rmbe;
+mod rmbe;
 pub mod seq;
-pub mod sndbuf;
+mod sndbuf;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod time;
 pub mod units;

@@ -62,7 +62,7 @@ pub(crate) enum Update {
 
 /// Positions of one connection's receive ring.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Rmbe {
+pub(crate) struct Rmbe {
     /// Size of the ring in bytes, at least 1.
     size: u32,
     /// See [`update_watermark`].
@@ -209,4 +209,117 @@ pub(crate) enum Peer {
     Blocked,
     /// It has room for all it has.
     Flowing,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        /// The peer writes up to so many bytes, all its window allows.
+        Arrive(u32),
+        Consume(u32),
+        Announce,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0..20u32).prop_map(Op::Arrive),
+            (0..20u32).prop_map(Op::Consume),
+            Just(Op::Announce),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_ring_agrees_with_a_queue_of_bytes(
+            size in 1..18u32, ops in prop::collection::vec(op(), 1..80),
+        ) {
+            let mut ring = Rmbe::new(size);
+            let mut memory = vec![0u8; size as usize];
+            let mut queue = VecDeque::new();
+            let (mut produced, mut consumed, mut announced) = (0u64, 0u64, 0u64);
+            let mut producer = Cursor::START;
+            for op in ops {
+                match op {
+                    Op::Arrive(bytes) => {
+                        let window = u64::from(size) - (produced - announced);
+                        let bytes = bytes.min(window as u32);
+                        for _ in 0..bytes {
+                            memory[(produced % u64::from(size)) as usize] = produced as u8;
+                            queue.push_back(produced as u8);
+                            produced += 1;
+                        }
+                        producer = producer.advanced(bytes, size);
+                        prop_assert_eq!(ring.receive(producer), Arrival::Bytes(bytes));
+                    }
+                    Op::Consume(bytes) => {
+                        let bytes = bytes.min(ring.readable());
+                        for i in 0..bytes {
+                            let at = (ring.read_offset() + i) % size;
+                            prop_assert_eq!(Some(memory[at as usize]), queue.pop_front());
+                        }
+                        ring.consume(bytes);
+                        consumed += u64::from(bytes);
+                    }
+                    Op::Announce => {
+                        let cursor = ring.announce();
+                        prop_assert_eq!(u64::from(cursor.count()), consumed % u64::from(size));
+                        prop_assert_eq!(u64::from(cursor.wrap()), consumed / u64::from(size));
+                        announced = consumed;
+                    }
+                }
+                prop_assert_eq!(ring.readable() as usize, queue.len());
+                prop_assert_eq!(ring.is_empty(), queue.is_empty());
+                prop_assert_eq!((ring.produced(), ring.consumed()), (produced, consumed));
+                let unannounced = consumed - announced;
+                let window = u64::from(size) - (produced - announced);
+                let over = unannounced > u64::from(update_watermark(size));
+                prop_assert_eq!(ring.update(Peer::Blocked) == Update::Due, over);
+                let tight = over && window <= u64::from(size / 2);
+                prop_assert_eq!(ring.update(Peer::Flowing) == Update::Due, tight);
+            }
+        }
+    }
+
+    #[test]
+    fn the_watermark_is_the_kernels_for_kernel_sizes() {
+        assert_eq!(update_watermark(16 << 10), 2304);
+        assert_eq!(update_watermark(32 << 10), 3276);
+        assert_eq!(update_watermark(64 << 10), 6553);
+        assert_eq!(update_watermark(512 << 20), (512 << 20) / 10);
+    }
+
+    #[test]
+    fn in_a_ring_of_any_size_reading_all_of_a_full_ring_makes_an_update_due() {
+        for size in (1..10_000).chain([16 << 10, 1 << 31, u32::MAX]) {
+            let mut ring = Rmbe::new(size);
+            let full = Cursor::START.advanced(size, size);
+            assert_eq!(ring.receive(full), Arrival::Bytes(size));
+            ring.consume(size);
+            assert_eq!(ring.update(Peer::Flowing), Update::Due, "{size}");
+            ring.announce();
+            assert_eq!(ring.update(Peer::Blocked), Update::CanWait, "{size}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_that_overruns_the_ring_is_refused_and_changes_nothing() {
+        let mut ring = Rmbe::new(8);
+        assert_eq!(ring.receive(Cursor::new(0, 5)), Arrival::Bytes(5));
+        ring.consume(2);
+        let before = ring.clone();
+        assert_eq!(ring.receive(Cursor::new(1, 3)), Arrival::Overrun(9));
+        assert_eq!(ring.receive(Cursor::new(1, 8)), Arrival::OutsideRing);
+        assert_eq!(ring.receive(Cursor::new(2, 0)), Arrival::Skips(2));
+        assert_eq!(ring.receive(Cursor::new(0, 4)), Arrival::Stale);
+        assert_eq!(ring, before);
+        assert_eq!(ring.receive(Cursor::new(1, 2)), Arrival::Bytes(5));
+        assert_eq!(ring.readable(), 8);
+    }
 }

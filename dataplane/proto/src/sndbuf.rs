@@ -23,7 +23,7 @@ use crate::plan::{Placement, Spot};
 
 /// Positions of one connection's send ring.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct SndBuf {
+pub(crate) struct SndBuf {
     /// Size of the ring in bytes, at least 1.
     size: u32,
     /// Offset of the next byte the application prepares.
@@ -183,4 +183,195 @@ pub(crate) enum Space {
     Same,
     /// There is more room than it was told, and it may be waiting for it.
     Grown,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A byte of the stream as the model sees it: where it lies, what it is, whether the adapter needs it.
+    #[derive(Clone, Copy)]
+    struct Byte {
+        offset: u32,
+        value: u8,
+        placement: Option<Placement>,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Prepare(u32),
+        Post(u32, Placement),
+        /// Covers this share, in 1/255, of what is sent.
+        Cover(u8),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let placement = prop_oneof![Just(Placement::Inline), Just(Placement::ByReference)];
+        prop_oneof![
+            (0..12u32).prop_map(Op::Prepare),
+            (0..12u32, placement).prop_map(|(len, placement)| Op::Post(len, placement)),
+            any::<u8>().prop_map(Op::Cover),
+        ]
+    }
+
+    /// The ring's memory and every byte since the last one reclaimed.
+    struct Model {
+        memory: Vec<u8>,
+        bytes: VecDeque<Byte>,
+        /// Position of the first of `bytes`.
+        start: u64,
+        covered: u64,
+    }
+
+    impl Model {
+        fn prepare(&mut self, ring: &SndBuf, bytes: u32) {
+            for i in 0..bytes {
+                let offset = offset_advanced(ring.write_offset(), i, ring.size);
+                let value = (ring.prepared() + u64::from(i)) as u8;
+                self.memory[offset as usize] = value;
+                self.bytes.push_back(Byte {
+                    offset,
+                    value,
+                    placement: None,
+                });
+            }
+        }
+
+        fn post(&mut self, ring: &SndBuf, len: u32, placement: Placement) {
+            for i in 0..len {
+                let at = (ring.sent() - self.start) as usize + i as usize;
+                let offset = offset_advanced(ring.next().offset, i, ring.size);
+                assert_eq!(self.bytes[at].offset, offset, "sent in order");
+                self.bytes[at].placement = Some(placement);
+            }
+        }
+
+        /// Compares what the ring reclaimed with what it may and must.
+        fn check(&mut self, ring: &SndBuf) {
+            let may_free = |byte: &Byte, position: u64, covered: u64| match byte.placement {
+                None => false,
+                Some(Placement::Inline) => true,
+                Some(Placement::ByReference) => position < covered,
+            };
+            let outstanding = self.bytes.iter().enumerate().any(|(i, byte)| {
+                byte.placement == Some(Placement::ByReference)
+                    && self.start + i as u64 >= self.covered
+            });
+            if !outstanding {
+                assert_eq!(ring.reclaimed(), ring.sent(), "all is free");
+            }
+            assert!(ring.reclaimed() >= self.covered);
+            while self.start < ring.reclaimed() {
+                let byte = self
+                    .bytes
+                    .pop_front()
+                    .expect("not beyond what was prepared");
+                assert!(may_free(&byte, self.start, self.covered), "freed early");
+                self.start += 1;
+            }
+            for byte in &self.bytes {
+                assert_eq!(self.memory[byte.offset as usize], byte.value, "overwritten");
+            }
+            assert_eq!(
+                u64::from(ring.room()),
+                u64::from(ring.size) - self.bytes.len() as u64
+            );
+        }
+    }
+
+    proptest! {
+            #[test]
+            fn the_ring_agrees_with_a_queue_of_bytes(
+                size in 1..10u32, ops in prop::collection::vec(op(), 1..80),
+            ) {
+                let mut ring = SndBuf::new(size);
+                let mut model = Model {
+                    memory: vec![0; size as usize],
+                    bytes: VecDeque::new(),
+                    start: 0,
+                    covered: 0,
+                };
+                for op in ops {
+                    match op {
+                        Op::Prepare(bytes) => {
+                            let bytes = bytes.min(ring.room());
+                            model.prepare(&ring, bytes);
+                            ring.prepare(bytes);
+                            ring.release();
+                        }
+                        Op::Post(len, placement) => {
+                            let len = len.min(ring.queued());
+                            // A chunk has at least one byte.
+                            if len == 0 {
+     continue;
+    }
+                            model.post(&ring, len, placement);
+                            ring.post(len, placement);
+                        }
+                        Op::Cover(share) => {
+                            let to = ring.sent() * u64::from(share) / 255;
+                            model.covered = model.covered.max(to);
+                            ring.cover(to);
+                        }
+                    }
+                    model.check(&ring);
+                }
+            }
+        }
+
+    /// A ring of 8 bytes of which `prepared` are prepared and released.
+    fn ring_with(prepared: u32) -> SndBuf {
+        let mut ring = SndBuf::new(8);
+        ring.prepare(prepared);
+        ring.release();
+        ring
+    }
+
+    #[test]
+    fn inline_bytes_are_free_when_posted_up_to_the_first_by_reference() {
+        let mut ring = ring_with(8);
+        ring.post(2, Placement::Inline);
+        assert_eq!(ring.reclaimed(), 2);
+        ring.post(3, Placement::ByReference);
+        ring.post(1, Placement::Inline);
+        assert_eq!(ring.reclaimed(), 2, "order is kept");
+        ring.cover(5);
+        assert_eq!(
+            ring.reclaimed(),
+            6,
+            "the inline byte behind comes free as well"
+        );
+    }
+
+    #[test]
+    fn a_mark_beyond_what_was_sent_frees_no_more_than_that() {
+        let mut ring = ring_with(4);
+        ring.post(3, Placement::ByReference);
+        ring.cover(u64::MAX);
+        assert_eq!((ring.reclaimed(), ring.room()), (3, 7));
+    }
+
+    #[test]
+    fn an_application_that_believes_the_ring_full_is_told_and_others_are_not() {
+        let mut ring = SndBuf::new(8);
+        let mut told = 0;
+        // Small inline messages: the ring is always empty, but the application is told of it only when it
+        // would otherwise believe that more than half is in use.
+        for _ in 0..40 {
+            ring.prepare(1);
+            ring.release();
+            told += usize::from(ring.take_space_news() == Space::Grown);
+            ring.post(1, Placement::Inline);
+            told += usize::from(ring.take_space_news() == Space::Grown);
+            assert!(
+                ring.prepared() - ring.signalled < 8,
+                "it never believes it full"
+            );
+        }
+        assert!((5..=10).contains(&told), "{told} times in 40 messages");
+    }
 }
