@@ -1,0 +1,234 @@
+//! Two workers on a fabric inside this process, with control's part done by hand.
+
+use pollux_proto::conn::ConnParams;
+use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice, SoftGroup, SoftQp};
+use pollux_provider::{
+    Access, Device, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
+};
+use pollux_ring::{Pages, Pool, Region, Segment, Wake, spsc};
+use pollux_worker::{
+    App, BufferSpan, Builtin, Clock, Command, ConnId, ConnSpec, Link, LinkId, Mailbox,
+    MessageSlots, OpenConn, Owner, PingRun, Report, Tsc, WaitSpec, Worker, WorkerLimits,
+    alert_token,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub type Orders<A> = spsc::Producer<Command<SoftQp, <A as App>::Order>>;
+pub type News<A> = spsc::Consumer<Report<SoftQp, <A as App>::Report>>;
+
+/// A clock that only moves when told to, shared by all who hold a clone.
+#[derive(Clone, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    #[allow(dead_code, reason = "not every test moves the time")]
+    pub fn advance(&self, ns: u64) {
+        self.0.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sizes of a node; each test picks what it needs.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub send_wr: u32,
+    pub recv_wr: u32,
+    pub inline_bytes: u32,
+    pub ring_bytes: u32,
+    pub conns: u16,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { send_wr: 64, recv_wr: 64, inline_bytes: 256, ring_bytes: 16 << 10, conns: 4 }
+    }
+}
+
+/// One side: a device, a worker, and what control keeps.
+pub struct Node<A: App, C: Clock> {
+    pub device: SoftDevice,
+    pub worker: Worker<SoftGroup, A, C>,
+    pub orders: Orders<A>,
+    pub news: News<A>,
+    pub wake: Wake,
+    sizes: Sizes,
+    qp: Option<SoftQp>,
+    qpn: u32,
+    rings: Region,
+    ring_mrs: Vec<Mr>,
+    slot_mrs: Vec<Mr>,
+}
+
+fn gid(last: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last]
+}
+
+impl<A: App, C: Clock> Node<A, C> {
+    fn new(fabric: &Fabric, last: u8, sizes: Sizes, app: A, clock: C, wait: WaitSpec) -> Self {
+        let device = fabric.open(DeviceOptions::new(gid(last))).expect("device");
+        let wake = Wake::new().expect("wake");
+        let spec = PollGroupSpec { cq_entries: 4096, wake: wake.try_clone().expect("clone") };
+        let group = device.create_poll_group(&spec).expect("group");
+        let caps = QpCaps {
+            send_wr: sizes.send_wr,
+            recv_wr: sizes.recv_wr,
+            send_sge: 2,
+            recv_sge: 1,
+            inline_bytes: sizes.inline_bytes,
+        };
+        let qp = device.create_qp(group.id(), &QpSpec { kind: QpKind::Rc, caps }).expect("qp");
+        let qpn = qp.qpn();
+        let (orders, worker_orders) = spsc::channel(64);
+        let (worker_news, news) = spsc::channel(256);
+        let mailbox: Mailbox<SoftGroup, A> =
+            (worker_orders, worker_news, Wake::new().expect("wake"));
+        let limits = WorkerLimits { conns: sizes.conns, links: 2, sessions: 2 };
+        let waiting = (wait, wake.try_clone().expect("clone"));
+        let worker = Worker::new(group, app, clock, limits, mailbox, waiting);
+        let bytes = 2 * sizes.ring_bytes as usize * usize::from(sizes.conns);
+        let rings = Region::from(Segment::create("rings", bytes, Pages::Off).expect("segment"));
+        let ring_mrs = (0..usize::from(sizes.conns) * 2)
+            .map(|ring| {
+                let len = sizes.ring_bytes as usize;
+                let access = if ring % 2 == 0 { Access::LocalOnly } else { Access::RemoteWrite };
+                device.register(&rings, ring * len, len, access).expect("register")
+            })
+            .collect();
+        Node {
+            device,
+            worker,
+            orders,
+            news,
+            wake,
+            sizes,
+            qp: Some(qp),
+            qpn,
+            rings,
+            ring_mrs,
+            slot_mrs: Vec::new(),
+        }
+    }
+
+    pub fn send(&mut self, order: Command<SoftQp, A::Order>) {
+        assert!(self.orders.push(order).is_ok(), "the mailbox of a test is never full");
+    }
+
+    /// Connects the queue pair with the other node's and hands it to the worker as link 0.
+    fn join(&mut self, peer_last: u8, peer_qpn: u32) {
+        let mut qp = self.qp.take().expect("joined once");
+        let rtr = RtrAttr {
+            path_mtu: 4096,
+            peer_qpn,
+            rq_psn: 0,
+            min_rnr_timer: 5,
+            peer_gid: gid(peer_last),
+            peer_mac: [0; 6],
+            hop_limit: 1,
+        };
+        let rts = RtsAttr { sq_psn: 0, timeout: 15, retry_count: 7, rnr_retry: 7 };
+        self.device.to_init(&mut qp).expect("init");
+        self.device.to_rtr(&mut qp, &rtr).expect("rtr");
+        self.device.to_rts(&mut qp, &rts).expect("rts");
+        let caps = qp.caps();
+        let receive_bytes = (caps.recv_wr * 256) as usize;
+        let receive = Region::from(Pool::create(receive_bytes, Pages::Off).expect("pool"));
+        let send_bytes = (caps.send_wr * 128) as usize;
+        let send = Region::from(Segment::create("send", send_bytes, Pages::Off).expect("send"));
+        let mut slots = |region: &Region, bytes: u32, count: u32| {
+            let mr = self
+                .device
+                .register(region, 0, region_bytes(bytes, count), Access::LocalOnly)
+                .expect("register");
+            let lkey = mr.lkey();
+            self.slot_mrs.push(mr);
+            MessageSlots { span: BufferSpan { region: region.clone(), offset: 0, lkey }, bytes, count }
+        };
+        let receive = slots(&receive, 256, caps.recv_wr);
+        let send = slots(&send, 128, caps.send_wr);
+        let link = Box::new(Link::new(LinkId(0), caps, receive, send));
+        self.send(Command::AdoptLink { qp, link });
+    }
+
+    /// Key and address of the RMB of connection `conn`.
+    pub fn rmb(&self, conn: u16) -> (pollux_provider::Rkey, u64) {
+        let mr = &self.ring_mrs[usize::from(conn) * 2 + 1];
+        (mr.rkey(), mr.addr())
+    }
+
+    /// Opens connection `conn` with the ring pair of the same number towards `peer`.
+    pub fn open(&mut self, conn: u16, peer: (pollux_provider::Rkey, u64), owner: Owner) {
+        let len = self.sizes.ring_bytes;
+        let span = |ring: usize| BufferSpan {
+            region: self.rings.clone(),
+            offset: ring * len as usize,
+            lkey: self.ring_mrs[ring].lkey(),
+        };
+        let token = alert_token(ConnId(conn), 1);
+        let spec = ConnSpec {
+            params: ConnParams {
+                sndbuf_bytes: len,
+                rmbe_bytes: len,
+                peer_rmbe_bytes: len,
+                local_token: token,
+                peer_token: token,
+            },
+            peer_rkey: peer.0,
+            peer_addr: peer.1,
+            sndbuf: span(usize::from(conn) * 2),
+            rmbe: span(usize::from(conn) * 2 + 1),
+            owner,
+        };
+        self.send(Command::ReserveConn { conn: ConnId(conn), link: LinkId(0), token });
+        self.send(Command::OpenConn { conn: ConnId(conn), open: Box::new(OpenConn::new(&spec)) });
+    }
+}
+
+fn region_bytes(bytes: u32, count: u32) -> usize {
+    (bytes * count) as usize
+}
+
+/// Two nodes with one link between them, made and connected.
+pub fn pair<A: App, C: Clock + Clone>(
+    sizes: Sizes,
+    apps: [A; 2],
+    clock: &C,
+    wait: WaitSpec,
+) -> [Node<A, C>; 2] {
+    let fabric = Fabric::new();
+    let [first, second] = apps;
+    let mut a = Node::new(&fabric, 1, sizes, first, clock.clone(), wait);
+    let mut b = Node::new(&fabric, 2, sizes, second, clock.clone(), wait);
+    let (qpn_a, qpn_b) = (a.qpn, b.qpn);
+    a.join(2, qpn_b);
+    b.join(1, qpn_a);
+    [a, b]
+}
+
+/// Opens connection 0 at both nodes: an application with `tags`.
+pub fn connect<A: App, C: Clock>([a, b]: &mut [Node<A, C>; 2], conn: u16, tags: [u64; 2]) {
+    let (rmb_a, rmb_b) = (a.rmb(conn), b.rmb(conn));
+    a.open(conn, rmb_b, Owner::App(tags[0]));
+    b.open(conn, rmb_a, Owner::App(tags[1]));
+}
+
+/// A ping-pong run over connection 0.
+#[allow(dead_code, reason = "only the ping-pong tests order one")]
+pub fn ping(bytes: usize, rounds: usize) -> Box<PingRun> {
+    Box::new(PingRun {
+        conn: ConnId(0),
+        message_bytes: bytes,
+        warmup: 0,
+        duration_ns: u64::MAX,
+        samples: Vec::with_capacity(rounds),
+        end: pollux_worker::PingEnd::Running,
+    })
+}
+
+#[allow(dead_code, reason = "only the tests with the real clock need it")]
+pub type PingNode = Node<Builtin, Tsc>;
