@@ -1,0 +1,472 @@
+//! A poll group: the queue pairs of one worker, and the pass over them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pollux_ring::LineReader;
+use pollux_ring::hint::fence_before_sleep_check;
+
+use super::barrier::{self, Fence};
+use super::line_format::Verb;
+use super::port::Wants;
+use super::qp::{Core, SoftQp};
+use super::qp_send::{PeerRing, Work};
+use super::shared::{MrEntry, Shared};
+use super::table::View;
+use crate::{
+    AdoptError, AdoptRefusal, Armed, Completion, FlushError, GroupId, Placement, PollGroup,
+    PostError, QpCaps, QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WrId,
+};
+
+/// Queue pairs of one group: as many as there are indices.
+const GROUP_QPS_MAX: usize = u16::MAX as usize;
+
+/// Where completions go.
+pub(super) struct Sink<'a> {
+    into: &'a mut [Completion],
+    filled: usize,
+}
+
+impl Sink<'_> {
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.filled == self.into.len()
+    }
+
+    /// Whoever pushes has checked that there is room.
+    #[inline(always)]
+    pub(super) fn push(&mut self, completion: Completion) {
+        debug_assert!(!self.is_full());
+        if let Some(place) = self.into.get_mut(self.filled) {
+            *place = completion;
+            self.filled += 1;
+        }
+    }
+}
+
+/// What a pass looks at for each queue pair; everything else is touched only if there is something to do.
+#[derive(Debug, Default)]
+struct Poll {
+    /// The peer's ring, once connected.
+    reader: Option<LineReader>,
+    /// The queue pair has something to do that no line announces.
+    attention: bool,
+}
+
+impl Poll {
+    #[inline(always)]
+    fn is_quiet(&self) -> bool {
+        let line = self
+            .reader
+            .as_ref()
+            .is_some_and(|reader| reader.peek().is_some());
+        !line && !self.attention
+    }
+}
+
+/// A poll group of a soft device.
+#[derive(Debug)]
+pub struct SoftGroup {
+    shared: Arc<Shared>,
+    id: GroupId,
+    mrs: View<MrEntry>,
+    epoch_seen: u64,
+    /// By index; side by side, so that a pass over quiet queue pairs stays in a few lines.
+    polls: Vec<Poll>,
+    cores: Vec<Option<Box<Core>>>,
+    /// Where the next pass starts.
+    start: usize,
+    /// What peers were told.
+    sleep: Sleep,
+    fence: Fence,
+    armed: Arc<AtomicBool>,
+    sleep_count: u64,
+}
+
+impl SoftGroup {
+    pub(super) fn new(shared: &Arc<Shared>, id: GroupId, armed: Arc<AtomicBool>) -> SoftGroup {
+        let fence = shared.fence;
+        SoftGroup {
+            id,
+            epoch_seen: shared.epoch(),
+            mrs: shared.mrs.view(),
+            shared: Arc::clone(shared),
+            polls: Vec::new(),
+            cores: Vec::new(),
+            start: 0,
+            sleep: match fence {
+                Fence::IfPeerMaySleep => Sleep::Never,
+                Fence::Always => Sleep::May,
+            },
+            fence,
+            armed,
+            sleep_count: 0,
+        }
+    }
+
+    /// Takes the slow-path changes in, if there are any.
+    #[inline(always)]
+    fn catch_up(&mut self) {
+        if self.shared.epoch() != self.epoch_seen {
+            self.catch_up_now();
+        }
+    }
+
+    #[cold]
+    fn catch_up_now(&mut self) {
+        // Read before looking: what comes later makes for another round.
+        self.epoch_seen = self.shared.epoch();
+        self.mrs.refresh();
+        for (poll, core) in self.polls.iter_mut().zip(&mut self.cores) {
+            if let Some(core) = core {
+                core.catch_up();
+                take_reader(poll, core);
+                poll.attention = core.needs_attention();
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn core(&self, qp: QpIndex) -> Option<&Core> {
+        self.cores.get(usize::from(qp.0))?.as_deref()
+    }
+
+    /// The queue pair and the registrations, up to date.
+    #[inline(always)]
+    fn for_post(&mut self, qp: QpIndex) -> Result<(&mut Core, &View<MrEntry>), PostError> {
+        self.catch_up();
+        let core = self
+            .cores
+            .get_mut(usize::from(qp.0))
+            .and_then(Option::as_deref_mut);
+        Ok((core.ok_or(PostError::NoSuchQp(qp))?, &self.mrs))
+    }
+
+    #[inline]
+    fn turn(&mut self, at: usize, now: u64, into: &mut Sink<'_>) {
+        let (Some(poll), Some(Some(core))) = (self.polls.get_mut(at), self.cores.get_mut(at))
+        else {
+            return;
+        };
+        let peer_ring = match &mut poll.reader {
+            Some(reader) => core.turn_target(reader, &self.mrs, now, into),
+            None => PeerRing::Quiet,
+        };
+        core.turn_send(peer_ring, into);
+        poll.attention = core.needs_attention();
+    }
+
+    fn publish_sleep(&mut self, sleep: Sleep) {
+        self.sleep = sleep;
+        self.cores
+            .iter()
+            .flatten()
+            .for_each(|core| core.port.publish_may_sleep(sleep));
+    }
+
+    /// Whether a pass would find something, seen after the announcement of sleep.
+    fn finds_something(&self) -> bool {
+        let of = |(poll, core): (&Poll, &Option<Box<Core>>)| {
+            let Some(core) = core else { return false };
+            let line = poll
+                .reader
+                .as_ref()
+                .is_some_and(|reader| reader.peek().is_some());
+            line && core.executes || core.would_move()
+        };
+        self.shared.epoch() != self.epoch_seen || self.polls.iter().zip(&self.cores).any(of)
+    }
+}
+
+/// Once a queue pair is connected its group reads the peer's ring.
+fn take_reader(poll: &mut Poll, core: &mut Core) {
+    if let Some(reader) = core.link.as_mut().and_then(|link| link.reader.take()) {
+        poll.reader = Some(reader);
+    }
+}
+
+impl PollGroup for SoftGroup {
+    type Qp = SoftQp;
+
+    fn id(&self) -> GroupId {
+        self.id
+    }
+
+    fn adopt(&mut self, qp: SoftQp) -> Result<QpIndex, AdoptError<SoftQp>> {
+        let created_for = qp.core.group;
+        if created_for != self.id {
+            let reason = AdoptRefusal::WrongGroup {
+                created_for,
+                this: self.id,
+            };
+            return Err(AdoptError { qp, reason });
+        }
+        let free = self
+            .cores
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.cores.len());
+        if free == GROUP_QPS_MAX {
+            return Err(AdoptError {
+                qp,
+                reason: AdoptRefusal::Full {
+                    limit: GROUP_QPS_MAX,
+                },
+            });
+        }
+        if free == self.cores.len() {
+            self.cores.push(None);
+            self.polls.push(Poll::default());
+        }
+        let mut core = qp.core;
+        let index = QpIndex(free as u16);
+        core.index = index;
+        core.port.publish_may_sleep(self.sleep);
+        core.catch_up();
+        take_reader(&mut self.polls[free], &mut core);
+        self.polls[free].attention = core.needs_attention();
+        self.cores[free] = Some(core);
+        Ok(index)
+    }
+
+    fn release(&mut self, qp: QpIndex) -> Option<SoftQp> {
+        let at = usize::from(qp.0);
+        let mut core = self.cores.get_mut(at)?.take()?;
+        let poll = std::mem::take(&mut self.polls[at]);
+        if let Some(link) = &mut core.link {
+            link.reader = poll.reader;
+            link.exports.rest();
+        }
+        core.port.publish_may_sleep(Sleep::May);
+        core.port.publish_awake(self.sleep_count);
+        Some(SoftQp { core })
+    }
+
+    fn caps(&self, qp: QpIndex) -> QpCaps {
+        let none = QpCaps {
+            send_wr: 0,
+            recv_wr: 0,
+            send_sge: 0,
+            recv_sge: 0,
+            inline_bytes: 0,
+        };
+        self.core(qp).map_or(none, |core| core.caps)
+    }
+
+    fn state(&self, qp: QpIndex) -> QpState {
+        self.core(qp).map_or(QpState::Reset, Core::visible_state)
+    }
+
+    #[inline]
+    fn post_write(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        from: &[Sge],
+        to: RemoteSpan,
+        placement: Placement,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let (core, mrs) = self.for_post(qp)?;
+        let verb = Verb::Write {
+            addr: to.addr,
+            rkey: to.rkey.0,
+        };
+        core.post_pieces(mrs, Work { wr, verb, signal }, from, placement)
+    }
+
+    #[inline]
+    fn post_write_imm(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        from: &[Sge],
+        to: RemoteSpan,
+        imm: u32,
+        placement: Placement,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let (core, mrs) = self.for_post(qp)?;
+        let verb = Verb::WriteImm {
+            addr: to.addr,
+            rkey: to.rkey.0,
+            imm,
+        };
+        core.post_pieces(mrs, Work { wr, verb, signal }, from, placement)
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        from: &[Sge],
+        placement: Placement,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let (core, mrs) = self.for_post(qp)?;
+        core.post_pieces(
+            mrs,
+            Work {
+                wr,
+                verb: Verb::Send,
+                signal,
+            },
+            from,
+            placement,
+        )
+    }
+
+    #[inline]
+    fn post_send_bytes(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        message: &[u8],
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let (core, _) = self.for_post(qp)?;
+        core.post_bytes(
+            Work {
+                wr,
+                verb: Verb::Send,
+                signal,
+            },
+            message,
+        )
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qp: QpIndex, wr: WrId, into: Sge) -> Result<(), PostError> {
+        let (core, mrs) = self.for_post(qp)?;
+        core.post_recv(mrs, wr, into)
+    }
+
+    #[inline]
+    fn flush(&mut self, qp: QpIndex) -> Result<(), FlushError> {
+        let at = usize::from(qp.0);
+        let (Some(poll), Some(Some(core))) = (self.polls.get_mut(at), self.cores.get_mut(at))
+        else {
+            return Err(FlushError::NoSuchQp(qp));
+        };
+        core.flush();
+        poll.attention = core.needs_attention();
+        Ok(())
+    }
+
+    #[inline]
+    fn reap(&mut self, now: u64, into: &mut [Completion]) -> usize {
+        self.catch_up();
+        let mut into = Sink { into, filled: 0 };
+        let qps = self.polls.len();
+        let mut at = self.start;
+        for _ in 0..qps {
+            if at >= qps {
+                at = 0;
+            }
+            if !self.polls[at].is_quiet() {
+                self.turn(at, now, &mut into);
+                if into.is_full() {
+                    // The next pass begins with those that had no turn.
+                    self.start = at + 1;
+                    break;
+                }
+            }
+            at += 1;
+        }
+        into.filled
+    }
+
+    fn arm(&mut self, sleep: Sleep) -> Armed {
+        self.disarm();
+        match sleep {
+            Sleep::Never => {
+                if self.sleep == Sleep::May && self.fence == Fence::IfPeerMaySleep {
+                    self.publish_sleep(Sleep::Never);
+                }
+                return Armed::Pending;
+            }
+            Sleep::May if self.sleep == Sleep::Never => {
+                self.publish_sleep(Sleep::May);
+                if barrier::everywhere().is_err() {
+                    // Not to be had after all: peers keep the word for good, and it takes effect
+                    // long before the caller comes here again.
+                    self.fence = Fence::Always;
+                    return Armed::Pending;
+                }
+            }
+            Sleep::May => {}
+        }
+        self.sleep_count += 1;
+        self.armed.store(true, Ordering::SeqCst);
+        for core in self.cores.iter().flatten() {
+            core.port.publish_asleep(self.sleep_count, core.wants());
+        }
+        fence_before_sleep_check();
+        if self.finds_something() {
+            self.disarm();
+            return Armed::Pending;
+        }
+        Armed::Idle
+    }
+
+    fn disarm(&mut self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            let count = self.sleep_count;
+            self.cores
+                .iter()
+                .flatten()
+                .for_each(|core| core.port.publish_awake(count));
+        }
+    }
+
+    fn stats(&self, qp: QpIndex) -> QpStats {
+        self.core(qp).map_or_else(QpStats::default, Core::stats)
+    }
+}
+
+impl Drop for SoftGroup {
+    fn drop(&mut self) {
+        self.shared.remove_group(self.id);
+    }
+}
+
+impl Core {
+    /// What a sleeper has to be woken for.
+    fn wants(&self) -> Wants {
+        let unsent = self.send.pushed < self.send.flushed;
+        if unsent || self.send.signalled_flushed > 0 {
+            Wants::Acks
+        } else {
+            Wants::RequestsOnly
+        }
+    }
+
+    /// Whether a turn would do something although no line has come.
+    fn would_move(&self) -> bool {
+        if self.failure.is_some() || self.peer_closed || self.rnr.is_some() {
+            return self.needs_attention();
+        }
+        let acked = self.send.acked_lines;
+        let executed = self
+            .send
+            .record(self.send.examined)
+            .is_some_and(|r| r.line_end <= acked);
+        let answered = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.port.verdict().is_some() || link.port.consumed() != acked);
+        match self.wants() {
+            Wants::Acks => executed || answered,
+            Wants::RequestsOnly => false,
+        }
+    }
+
+    fn stats(&self) -> QpStats {
+        let rnr_naks_received = self.link.as_ref().map_or(0, |link| link.port.rnr_naks());
+        QpStats {
+            rnr_naks_received,
+            ..self.stats
+        }
+    }
+}

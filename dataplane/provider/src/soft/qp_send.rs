@@ -1,0 +1,510 @@
+//! The requester's side of a queue pair: posting, ringing, and learning what became of it.
+
+use arrayvec::ArrayVec;
+use pollux_ring::hint::fence_before_sleep_check;
+
+use super::barrier::Fence;
+use super::group::Sink;
+use super::line_format::{self, CARRIED_BYTES_MAX, MESSAGE_BYTES_MAX, PIECES_MAX, Source, Verb};
+use super::port::Verdict;
+use super::qp::{Core, Link, NEVER, NOTICE_LINES, RecvRecord, SendRecord, Told, WakeFor};
+use super::shared::{MrEntry, by_lkey};
+use super::table::View;
+use crate::{
+    Completion, DeviceEvent, Placement, PostError, QpErrorCause, QpState, Sge, Signal, WcOpcode,
+    WcStatus, WrId,
+};
+
+/// A send or WRITE to be posted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub(super) wr: WrId,
+    pub(super) verb: Verb,
+    pub(super) signal: Signal,
+}
+
+/// A local piece after its key and bounds were checked.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    mr: &'a MrEntry,
+    offset: usize,
+    len: u32,
+}
+
+type Pieces<'a> = ArrayVec<Piece<'a>, PIECES_MAX>;
+
+impl Core {
+    /// Posts registered memory.
+    pub(super) fn post_pieces(
+        &mut self,
+        mrs: &View<MrEntry>,
+        work: Work,
+        from: &[Sge],
+        placement: Placement,
+    ) -> Result<(), PostError> {
+        self.may_send()?;
+        let (pieces, bytes) = self.check_pieces(mrs, from)?;
+        match placement {
+            Placement::Inline => {
+                self.check_inline(bytes)?;
+                self.post_carried(work, bytes as usize, gather(&pieces))?;
+            }
+            Placement::ByReference => self.post_referenced(work, bytes, &pieces)?,
+        }
+        self.count_post(work.verb, bytes, placement);
+        Ok(())
+    }
+
+    /// Posts ordinary memory, inline.
+    pub(super) fn post_bytes(&mut self, work: Work, message: &[u8]) -> Result<(), PostError> {
+        self.may_send()?;
+        let bytes = message.len() as u64;
+        self.check_inline(bytes)?;
+        let mut rest = message;
+        self.post_carried(work, message.len(), |place| {
+            let (now, later) = rest.split_at(place.len());
+            place.copy_from_slice(now);
+            rest = later;
+        })?;
+        self.count_post(work.verb, bytes, Placement::Inline);
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub(super) fn post_recv(
+        &mut self,
+        mrs: &View<MrEntry>,
+        wr: WrId,
+        into: Sge,
+    ) -> Result<(), PostError> {
+        match self.visible_state() {
+            QpState::Init | QpState::Rtr | QpState::Rts => {}
+            state @ (QpState::Reset | QpState::Error) => return Err(PostError::WrongState(state)),
+        }
+        let Sge { addr, length, lkey } = into;
+        let mr = by_lkey(mrs, lkey).ok_or(PostError::BadLkey(lkey.0))?;
+        if mr.offset(addr, u64::from(length)).is_none() {
+            return Err(PostError::OutOfRegion { addr, length });
+        }
+        if self.recv.len() >= self.caps.recv_wr as usize {
+            return Err(PostError::RecvQueueFull);
+        }
+        self.recv.push_back(RecvRecord {
+            wr,
+            addr,
+            length,
+            lkey,
+        });
+        self.stats.recvs_posted += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn may_send(&self) -> Result<(), PostError> {
+        match self.visible_state() {
+            QpState::Rts => {}
+            state @ (QpState::Reset | QpState::Init | QpState::Rtr | QpState::Error) => {
+                return Err(PostError::WrongState(state));
+            }
+        }
+        if self.send.records.len() >= self.caps.send_wr as usize {
+            return Err(PostError::SendQueueFull);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_pieces<'a>(
+        &self,
+        mrs: &'a View<MrEntry>,
+        from: &[Sge],
+    ) -> Result<(Pieces<'a>, u64), PostError> {
+        let limit = self.caps.send_sge;
+        if from.len() > limit as usize {
+            return Err(PostError::TooManySges {
+                pieces: from.len(),
+                limit,
+            });
+        }
+        let mut pieces = Pieces::new();
+        let mut bytes = 0;
+        for &Sge { addr, length, lkey } in from {
+            let mr = by_lkey(mrs, lkey).ok_or(PostError::BadLkey(lkey.0))?;
+            let offset = mr.offset(addr, u64::from(length));
+            let offset = offset.ok_or(PostError::OutOfRegion { addr, length })?;
+            bytes += u64::from(length);
+            pieces.push(Piece {
+                mr,
+                offset,
+                len: length,
+            });
+        }
+        Ok((pieces, bytes))
+    }
+
+    #[inline]
+    fn check_inline(&self, bytes: u64) -> Result<(), PostError> {
+        let limit = self.caps.inline_bytes;
+        if bytes > u64::from(limit) {
+            return Err(PostError::InlineTooLong { bytes, limit });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post_carried(
+        &mut self,
+        work: Work,
+        len: usize,
+        fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), PostError> {
+        if self.failure.is_some() {
+            self.record(work, len as u32, NEVER);
+            return Ok(());
+        }
+        let lines = line_format::lines_of(work.verb, len);
+        let send = &mut self.send;
+        if send.staged.len() + lines > send.staged_max {
+            return Err(PostError::SendQueueFull);
+        }
+        line_format::emit_carried(work.verb, len, fill, |line| send.staged.push_back(line));
+        let line_end = self.send.line_end + lines as u64;
+        self.record(work, len as u32, line_end);
+        Ok(())
+    }
+
+    fn post_referenced(
+        &mut self,
+        work: Work,
+        bytes: u64,
+        pieces: &Pieces<'_>,
+    ) -> Result<(), PostError> {
+        let too_long = |limit| PostError::TooLong { bytes, limit };
+        if bytes > u64::from(MESSAGE_BYTES_MAX) {
+            return Err(too_long(MESSAGE_BYTES_MAX));
+        }
+        let source = |piece: &Piece<'_>| {
+            let (offset, len) = (piece.offset as u64, piece.len);
+            piece.mr.export.map(|export| Source {
+                export,
+                offset,
+                len,
+            })
+        };
+        let sources: Option<ArrayVec<Source, PIECES_MAX>> = pieces.iter().map(source).collect();
+        let Some(sources) = sources.filter(|_| bytes > 0) else {
+            // Private memory: the peer cannot read it, so lines carry it, as an adapter would fetch it.
+            if bytes > u64::from(CARRIED_BYTES_MAX) {
+                return Err(too_long(CARRIED_BYTES_MAX));
+            }
+            return self.post_carried(work, bytes as usize, gather(pieces));
+        };
+        if self.failure.is_some() {
+            self.record(work, bytes as u32, NEVER);
+            return Ok(());
+        }
+        if self.send.staged.len() == self.send.staged_max {
+            return Err(PostError::SendQueueFull);
+        }
+        self.send
+            .staged
+            .push_back(line_format::emit_referenced(work.verb, &sources));
+        let line_end = self.send.line_end + 1;
+        self.record(work, bytes as u32, line_end);
+        Ok(())
+    }
+
+    #[inline]
+    fn record(&mut self, work: Work, byte_len: u32, line_end: u64) {
+        let opcode = match work.verb {
+            Verb::Send => WcOpcode::Send,
+            Verb::Write { .. } | Verb::WriteImm { .. } => WcOpcode::Write,
+        };
+        let Work { wr, signal, .. } = work;
+        self.send.line_end = line_end;
+        self.send.records.push_back(SendRecord {
+            wr,
+            line_end,
+            byte_len,
+            opcode,
+            signal,
+        });
+    }
+
+    #[inline]
+    fn count_post(&mut self, verb: Verb, bytes: u64, placement: Placement) {
+        let stats = &mut self.stats;
+        stats.bytes_posted += bytes;
+        stats.writes_with_imm += u64::from(matches!(verb, Verb::WriteImm { .. }));
+        let counter = match (verb, placement) {
+            (Verb::Send, Placement::Inline) => &mut stats.sends_inline,
+            (Verb::Send, Placement::ByReference) => &mut stats.sends_by_reference,
+            (Verb::Write { .. } | Verb::WriteImm { .. }, Placement::Inline) => {
+                &mut stats.writes_inline
+            }
+            (Verb::Write { .. } | Verb::WriteImm { .. }, Placement::ByReference) => {
+                &mut stats.writes_by_reference
+            }
+        };
+        *counter += 1;
+    }
+
+    /// Rings: what was posted may go into the ring.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        let end = self.send.end();
+        if self.send.flushed == end {
+            return;
+        }
+        self.stats.doorbells += 1;
+        let rung = (self.send.flushed - self.send.first) as usize;
+        let signalled = self
+            .send
+            .records
+            .range(rung..)
+            .filter(|record| record.signal == Signal::Signaled);
+        self.send.signalled_flushed += signalled.count() as u32;
+        self.send.flushed = end;
+        if self.failure.is_none() {
+            self.push_lines();
+        }
+    }
+
+    /// Moves rung requests into the ring, each as a whole, as long as it has room.
+    #[inline]
+    pub(super) fn push_lines(&mut self) {
+        let before = self.port.lines.written();
+        while self.send.pushed < self.send.flushed {
+            let Some(record) = self.send.record(self.send.pushed) else {
+                break;
+            };
+            let need = (record.line_end - self.port.lines.written()) as usize + NOTICE_LINES;
+            if self.port.lines.free() < need {
+                self.refresh_writer();
+                if self.port.lines.free() < need {
+                    break;
+                }
+            }
+            for _ in NOTICE_LINES..need {
+                let Some(line) = self.send.staged.pop_front() else {
+                    break;
+                };
+                self.port.lines.write(&line);
+            }
+            self.send.pushed += 1;
+        }
+        if self.port.lines.written() != before {
+            self.port.lines.demote_last();
+            self.port.lines.prefetch_next();
+            self.wake_peer(WakeFor::Requests);
+        }
+    }
+
+    /// Reads how many of our lines the peer consumed. An impossible answer fails the queue pair.
+    pub(super) fn refresh_writer(&mut self) {
+        let Some(link) = &self.link else { return };
+        let consumed = link.port.consumed();
+        match self.port.lines.refresh(consumed) {
+            Ok(()) => self.send.acked_lines = consumed,
+            Err(violation) => {
+                if self.failure.is_none() {
+                    self.shared.event(DeviceEvent::PeerRefused {
+                        what: format!("queue pair {:#08x}: {violation}", self.door.qpn),
+                    });
+                    self.fail_request(WcStatus::General);
+                }
+            }
+        }
+    }
+
+    /// Wakes the peer if it sleeps. Costs a load of a line that hardly ever changes while it never sleeps.
+    #[inline(always)]
+    pub(super) fn wake_peer(&mut self, wake: WakeFor) {
+        let may_sleep = |link: &Link| self.fence == Fence::Always || link.port.may_sleep();
+        if self.link.as_ref().is_some_and(may_sleep) {
+            self.wake_if_asleep(wake);
+        }
+    }
+
+    #[cold]
+    fn wake_if_asleep(&mut self, wake: WakeFor) {
+        let Some(link) = &mut self.link else { return };
+        fence_before_sleep_check();
+        let sleep = link.port.sleep();
+        let due = sleep.asleep() && (wake == WakeFor::Requests || sleep.wants_acks());
+        if due && link.woken_for != Some(sleep.count()) {
+            link.woken_for = Some(sleep.count());
+            // The peer holds the other end; if it cannot be signalled, its death is seen elsewhere.
+            let _ = link.wake.signal();
+        }
+    }
+
+    /// A request of ours fails: the oldest that was not executed reports `status`.
+    fn fail_request(&mut self, status: WcStatus) {
+        self.shared.event(DeviceEvent::QpError {
+            qpn: self.door.qpn,
+            cause: QpErrorCause::Requester(status),
+        });
+        self.fail(Some(status), Told::No);
+    }
+
+    /// Looks at the peer's answers.
+    pub(super) fn take_answers(&mut self) {
+        let Some(link) = &self.link else { return };
+        // In this order: with a verdict, the count read after it is final.
+        let verdict = link.port.verdict();
+        self.refresh_writer();
+        match verdict {
+            None => {}
+            Some(_) if self.failure.is_some() => {}
+            Some(Verdict::Refused(status)) if self.send.has_unacked() => self.fail_request(status),
+            Some(Verdict::Refused(_) | Verdict::Closed) => self.peer_closed = true,
+        }
+    }
+
+    /// The requester's part of a turn.
+    pub(super) fn turn_send(&mut self, peer_ring: PeerRing, into: &mut Sink<'_>) {
+        if self.failure.is_none() {
+            let unsent = self.send.pushed < self.send.flushed;
+            if unsent || self.send.signalled_flushed > 0 || self.rnr.is_some() {
+                self.take_answers();
+            }
+        }
+        if self.failure.is_none() {
+            if self.send.pushed < self.send.flushed {
+                self.push_lines();
+            }
+            // What the peer sent before it went is taken first.
+            if self.peer_closed && peer_ring == PeerRing::Quiet && self.send.has_unacked() {
+                self.refresh_writer();
+                if self.send.has_unacked() && self.failure.is_none() {
+                    self.fail_request(WcStatus::RetryExceeded);
+                }
+            }
+        }
+        self.complete_executed(into);
+        if self.failure.is_some() {
+            self.complete_failed(into);
+        }
+    }
+
+    /// Completes what was executed, in order; a signalled request covers the unsignalled ones before it.
+    fn complete_executed(&mut self, into: &mut Sink<'_>) {
+        while let Some(record) = self.send.record(self.send.examined) {
+            if record.line_end > self.send.acked_lines || into.is_full() {
+                return;
+            }
+            let record = *record;
+            self.send.examined += 1;
+            if record.signal == Signal::Signaled {
+                self.send.signalled_flushed -= 1;
+                self.drop_examined();
+                self.complete_send(&record, WcStatus::Success, into);
+            }
+        }
+    }
+
+    /// Completes what was not executed, in order, then the receives.
+    fn complete_failed(&mut self, into: &mut Sink<'_>) {
+        while !into.is_full() {
+            let Some(record) = self.send.record(self.send.examined).copied() else {
+                break;
+            };
+            if record.line_end <= self.send.acked_lines {
+                return; // A success before it has not found room yet.
+            }
+            self.send.examined += 1;
+            let rung = self.send.examined <= self.send.flushed;
+            if rung && record.signal == Signal::Signaled {
+                self.send.signalled_flushed -= 1;
+            }
+            self.drop_examined();
+            let first = self
+                .failure
+                .as_mut()
+                .and_then(|failure| failure.first.take());
+            self.complete_send(&record, first.unwrap_or(WcStatus::WrFlush), into);
+        }
+        if self.send.examined == self.send.end() {
+            // Unsignalled successes at the end: nothing will cover them any more.
+            self.drop_examined();
+            self.flush_receives(into);
+        }
+    }
+
+    /// Frees the slots before `examined`.
+    #[inline]
+    fn drop_examined(&mut self) {
+        let send = &mut self.send;
+        let covered = (send.examined - send.first) as usize;
+        if covered == 1 {
+            send.records.pop_front();
+        } else {
+            send.records.drain(..covered);
+        }
+        send.first = send.examined;
+        // In the error state nothing goes into the ring any more; positions only have to stay in order.
+        send.pushed = send.pushed.max(send.first);
+        send.flushed = send.flushed.max(send.first);
+    }
+
+    fn complete_send(&mut self, record: &SendRecord, status: WcStatus, into: &mut Sink<'_>) {
+        if status != WcStatus::Success {
+            self.tell();
+        }
+        self.stats.send_completions += 1;
+        into.push(Completion {
+            wr_id: record.wr,
+            qp: self.index,
+            status,
+            opcode: record.opcode,
+            byte_len: record.byte_len,
+            imm: None,
+        });
+    }
+
+    fn flush_receives(&mut self, into: &mut Sink<'_>) {
+        while !into.is_full() {
+            let Some(record) = self.recv.pop_front() else {
+                return;
+            };
+            self.complete_recv(record.wr, WcStatus::WrFlush, 0, None, into);
+        }
+    }
+
+    /// The caller gets to know of the error.
+    pub(super) fn tell(&mut self) {
+        if let Some(failure) = &mut self.failure {
+            failure.told = true;
+        }
+    }
+}
+
+/// Whether the peer's ring has requests that can be executed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PeerRing {
+    Quiet,
+    Busy,
+}
+
+/// Fills places with the bytes of pieces, one after the other.
+#[inline(always)]
+fn gather<'a>(pieces: &'a Pieces<'a>) -> impl FnMut(&mut [u8]) + 'a {
+    let mut at = 0;
+    let mut done = 0;
+    move |mut place| {
+        while let Some(piece) = pieces.get(at).filter(|_| !place.is_empty()) {
+            let take = place.len().min(piece.len as usize - done);
+            let (now, later) = place.split_at_mut(take);
+            // Bounds were checked at post against the registration, which lies in the region.
+            let copied = piece.mr.region.copy_out(piece.offset + done, now);
+            debug_assert!(copied.is_ok(), "{copied:?}");
+            place = later;
+            done += take;
+            if done == piece.len as usize {
+                at += 1;
+                done = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The target's side of a queue pair: executing what the peer's ring holds.
+//!
+//! Nothing the peer writes is believed: a line is copied, then judged, and what it asks for is checked
+//! against our registrations. What is wrong ends the queue pair, never the process.
+
+use pollux_ring::{LineReader, Region};
+
+use super::group::Sink;
+use super::line_format::{self, Entry, Line, Payload, Verb};
+use super::port::Verdict;
+use super::qp::{Core, RnrWait};
+use super::qp_send::PeerRing;
+use super::shared::{MrEntry, by_lkey, by_rkey};
+use super::table::{Lookup, View};
+use crate::{Completion, WcOpcode, WcStatus, WrId, rnr_timer_ns};
+
+/// Requests of one queue pair executed in a turn.
+const REQUESTS_PER_TURN: usize = 64;
+/// Bytes after which a turn ends: a large WRITE by reference must not hold up other queue pairs.
+const BYTES_PER_TURN: u64 = 256 * 1024;
+
+/// What became of one request.
+enum Outcome {
+    /// Executed; this many bytes.
+    Done(u32),
+    /// Cannot be executed yet.
+    Wait,
+    /// The queue pair has failed.
+    Failed,
+}
+
+impl Core {
+    /// The target's part of a turn.
+    pub(super) fn turn_target(
+        &mut self,
+        reader: &mut LineReader,
+        mrs: &View<MrEntry>,
+        now: u64,
+        into: &mut Sink<'_>,
+    ) -> PeerRing {
+        let mut bytes = 0;
+        let mut peer_ring = PeerRing::Busy;
+        for _ in 0..REQUESTS_PER_TURN {
+            if bytes >= BYTES_PER_TURN {
+                break;
+            }
+            if !self.executes || self.rnr.is_some_and(|rnr| now < rnr.until) {
+                peer_ring = PeerRing::Quiet;
+                break;
+            }
+            let Some(line) = reader.peek() else {
+                peer_ring = PeerRing::Quiet;
+                break;
+            };
+            match self.execute(&line, reader, mrs, now, into) {
+                Outcome::Done(len) => bytes += u64::from(len),
+                Outcome::Wait => {
+                    if !into.is_full() {
+                        peer_ring = PeerRing::Quiet;
+                    }
+                    break;
+                }
+                Outcome::Failed => {
+                    peer_ring = PeerRing::Quiet;
+                    break;
+                }
+            }
+        }
+        self.publish_consumed();
+        peer_ring
+    }
+
+    /// Ends the queue pair over the peer's next request; everything before it counts as executed.
+    fn refuse_request(&mut self, status: WcStatus) -> Outcome {
+        self.refuse(status);
+        Outcome::Failed
+    }
+
+    #[inline]
+    fn execute(
+        &mut self,
+        line: &Line,
+        reader: &mut LineReader,
+        mrs: &View<MrEntry>,
+        now: u64,
+        into: &mut Sink<'_>,
+    ) -> Outcome {
+        let (verb, payload) = match line_format::parse(line) {
+            Ok(Entry::Request { verb, payload }) => (verb, payload),
+            Ok(Entry::Notice) => {
+                self.advance(reader, 1);
+                self.take_answers();
+                return Outcome::Done(0);
+            }
+            Err(line_format::Nonsense) => {
+                return self.refuse_request(WcStatus::RemoteInvalidRequest);
+            }
+        };
+        if !self.psn_checked
+            && let Err(status) = self.check_psn()
+        {
+            return self.refuse_request(status);
+        }
+        let lines = payload.lines();
+        if lines > reader.capacity() {
+            return self.refuse_request(WcStatus::RemoteInvalidRequest);
+        }
+        if lines > 1 && reader.peek_at(lines - 1).is_none() {
+            return Outcome::Wait;
+        }
+        let outcome = match verb {
+            Verb::Send => self.execute_send(line, &payload, reader, mrs, now, into),
+            Verb::Write { addr, rkey } => {
+                self.execute_write(line, &payload, reader, mrs, addr, rkey)
+            }
+            Verb::WriteImm { addr, rkey, imm } => {
+                if self.recv.is_empty() {
+                    self.not_ready(now)
+                } else if into.is_full() {
+                    Outcome::Wait
+                } else {
+                    let written = self.execute_write(line, &payload, reader, mrs, addr, rkey);
+                    if let (Outcome::Done(len), Some(recv)) = (&written, self.recv.front()) {
+                        let (wr, len) = (recv.wr, *len);
+                        self.recv.pop_front();
+                        self.complete_recv(wr, WcStatus::Success, len, Some(imm), into);
+                    }
+                    written
+                }
+            }
+        };
+        if let Outcome::Done(_) = outcome {
+            self.rnr = None;
+            self.advance(reader, lines);
+        }
+        outcome
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, reader: &mut LineReader, lines: usize) {
+        reader.advance(lines);
+        self.consumed = reader.read_count();
+    }
+
+    #[inline]
+    fn execute_send(
+        &mut self,
+        line: &Line,
+        payload: &Payload,
+        reader: &mut LineReader,
+        mrs: &View<MrEntry>,
+        now: u64,
+        into: &mut Sink<'_>,
+    ) -> Outcome {
+        let Some(recv) = self.recv.front().copied() else {
+            return self.not_ready(now);
+        };
+        if into.is_full() {
+            return Outcome::Wait;
+        }
+        let len = payload.len();
+        if len > recv.length {
+            self.refuse_request(WcStatus::RemoteInvalidRequest);
+            return self.fail_recv(recv.wr, WcStatus::LocalLength, into);
+        }
+        let place = by_lkey(mrs, recv.lkey)
+            .and_then(|mr| Some((mr, mr.offset(recv.addr, u64::from(recv.length))?)));
+        let Some((mr, offset)) = place else {
+            self.refuse_request(WcStatus::RemoteOperation);
+            return self.fail_recv(recv.wr, WcStatus::LocalProtection, into);
+        };
+        match self.copy(line, payload, reader, &mr.region, offset) {
+            Copied::All => {}
+            Copied::NotYet => return Outcome::Wait,
+            Copied::Refused(status) => return self.refuse_request(status),
+        }
+        self.recv.pop_front();
+        self.complete_recv(recv.wr, WcStatus::Success, len, None, into);
+        Outcome::Done(len)
+    }
+
+    fn fail_recv(&mut self, wr: WrId, status: WcStatus, into: &mut Sink<'_>) -> Outcome {
+        self.recv.pop_front();
+        self.tell();
+        self.complete_recv(wr, status, 0, None, into);
+        Outcome::Failed
+    }
+
+    #[inline]
+    fn execute_write(
+        &mut self,
+        line: &Line,
+        payload: &Payload,
+        reader: &LineReader,
+        mrs: &View<MrEntry>,
+        addr: u64,
+        rkey: u32,
+    ) -> Outcome {
+        let len = payload.len();
+        if len > 0 {
+            let place =
+                by_rkey(mrs, rkey).and_then(|mr| Some((mr, mr.offset(addr, u64::from(len))?)));
+            let Some((mr, offset)) = place else {
+                return self.refuse_request(WcStatus::RemoteAccess);
+            };
+            match self.copy(line, payload, reader, &mr.region, offset) {
+                Copied::All => {}
+                Copied::NotYet => return Outcome::Wait,
+                Copied::Refused(status) => return self.refuse_request(status),
+            }
+        }
+        self.stats.writes_executed += 1;
+        Outcome::Done(len)
+    }
+
+    /// Copies the payload to `offset` of `to`, where its length was checked to fit.
+    #[inline]
+    fn copy(
+        &self,
+        line: &Line,
+        payload: &Payload,
+        reader: &LineReader,
+        to: &Region,
+        offset: usize,
+    ) -> Copied {
+        match payload {
+            Payload::Carried { first_word, len } => {
+                copy_carried(line, *first_word, *len as usize, reader, to, offset)
+            }
+            Payload::Referenced(sources) => {
+                let Some(link) = &self.link else {
+                    return Copied::NotYet;
+                };
+                let mut at = offset;
+                for source in sources {
+                    let from = match link.exports.get(source.export) {
+                        Lookup::Live(from) => from,
+                        Lookup::Unknown => return Copied::NotYet,
+                        Lookup::Withdrawn => return Copied::Refused(WcStatus::LocalProtection),
+                    };
+                    let len = source.len as usize;
+                    // An offset outside the export is the requester's fault, whoever it is.
+                    if to.copy_from(at, from, source.offset as usize, len).is_err() {
+                        return Copied::Refused(WcStatus::LocalProtection);
+                    }
+                    at += len;
+                }
+                Copied::All
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn complete_recv(
+        &mut self,
+        wr: WrId,
+        status: WcStatus,
+        byte_len: u32,
+        imm: Option<u32>,
+        into: &mut Sink<'_>,
+    ) {
+        if status != WcStatus::Success {
+            self.tell();
+        }
+        self.stats.recv_completions += 1;
+        let opcode = if imm.is_some() {
+            WcOpcode::RecvWithImm
+        } else {
+            WcOpcode::Recv
+        };
+        into.push(Completion {
+            wr_id: wr,
+            qp: self.index,
+            status,
+            opcode,
+            byte_len,
+            imm,
+        });
+    }
+
+    /// The peer's first request: it must have started to send, with the sequence number it announced.
+    #[cold]
+    fn check_psn(&mut self) -> Result<(), WcStatus> {
+        let run = self.link.as_ref().and_then(|link| link.port.run());
+        let run = run.ok_or(WcStatus::RemoteInvalidRequest)?;
+        let expected = self.bound.as_ref().map(|bound| bound.attr.rq_psn);
+        if expected != Some(run.psn) {
+            // A real adapter would drop the packets until the requester gives up.
+            return Err(WcStatus::RetryExceeded);
+        }
+        self.psn_checked = true;
+        Ok(())
+    }
+
+    /// Answers "receiver not ready", or gives up if the requester does.
+    #[cold]
+    fn not_ready(&mut self, now: u64) -> Outcome {
+        let naks = self.rnr.map_or(0, |rnr| rnr.naks).saturating_add(1);
+        self.stats.rnr_naks_sent += 1;
+        self.port.publish_rnr_nak();
+        let retry = self
+            .link
+            .as_ref()
+            .and_then(|link| link.port.run())
+            .map_or(0, |r| r.rnr_retry);
+        if retry != RNR_RETRY_FOREVER && naks > u32::from(retry) {
+            // The requester fails, and with it the connection; this end only finds nobody any more.
+            self.executes = false;
+            self.rnr = None;
+            self.peer_closed = true;
+            self.close_port(Verdict::Refused(WcStatus::RnrRetryExceeded));
+            return Outcome::Failed;
+        }
+        let code = self
+            .bound
+            .as_ref()
+            .map_or(0, |bound| bound.attr.min_rnr_timer);
+        let until = now.saturating_add(rnr_timer_ns(code).unwrap_or(0));
+        self.rnr = Some(RnrWait { until, naks });
+        Outcome::Wait
+    }
+}
+
+/// The value of `rnr_retry` that means "for ever".
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// What became of a copy.
+enum Copied {
+    All,
+    /// Lines or segments are missing that may still come.
+    NotYet,
+    Refused(WcStatus),
+}
+
+#[inline(always)]
+fn copy_carried(
+    line: &Line,
+    first_word: usize,
+    len: usize,
+    reader: &LineReader,
+    to: &Region,
+    offset: usize,
+) -> Copied {
+    let bytes = line_format::to_bytes(line);
+    let payload = &bytes[first_word * 8..];
+    let mut done = len.min(payload.len());
+    if to.copy_in(offset, &payload[..done]).is_err() {
+        return Copied::Refused(WcStatus::RemoteOperation);
+    }
+    let mut ahead = 1;
+    while done < len {
+        let Some(line) = reader.peek_at(ahead) else {
+            return Copied::NotYet;
+        };
+        let bytes = line_format::to_bytes(&line);
+        let now = bytes.len().min(len - done);
+        if to.copy_in(offset + done, &bytes[..now]).is_err() {
+            return Copied::Refused(WcStatus::RemoteOperation);
+        }
+        done += now;
+        ahead += 1;
+    }
+    Copied::All
+}
