@@ -11,14 +11,22 @@
 //! | [`plan`] | from a span of the stream to at most two writes |
 //! | [`cursor`], [`seq`] | the only places where numbers go round |
 //! | [`event`], [`error`] | what the application learns; why a connection was reset |
+//! | [`clc`], [`diagnosis`] | the handshake over TCP; why a connection stayed there |
+//! | [`llc`] | the exchanges on a link: confirm it, confirm and delete RMBs, test it, end it |
+//! | [`link`], [`group`] | the ends of a link; which link group a connection joins |
 //! | [`time`], [`units`] | plain numbers with a meaning |
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod clc;
 pub mod conn;
 pub mod cursor;
+pub mod diagnosis;
 pub mod error;
 pub mod event;
+pub mod group;
+pub mod link;
+pub mod llc;
 pub mod plan;
 mod rmbe;
 pub mod seq;
@@ -27,3 +35,5 @@ mod sndbuf;
 pub mod testing;
 pub mod time;
 pub mod units;
+
+pub use link::Role;

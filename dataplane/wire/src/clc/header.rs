@@ -51,7 +51,7 @@ impl EyeCatcher {
 }
 
 /// Which of the four messages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Client to server, first message.
     Proposal = 1,
@@ -86,7 +86,7 @@ impl Kind {
 }
 
 /// Version of the CLC protocol in the header.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Version {
     /// RFC 7609.
     V1,
