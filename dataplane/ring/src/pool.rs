@@ -224,7 +224,6 @@ mod tests {
     #[test]
     fn required_gives_hugepages_or_says_how_many_are_missing() {
         let bytes = 3 * HUGEPAGE_BYTES - 1;
-        let have = usable_hugepages();
         match Pool::create(bytes, Pages::Required) {
             Ok(pool) => {
                 assert_eq!(
@@ -234,14 +233,10 @@ mod tests {
                 pool.copy_in(pool.len() - 1, &[1]).expect("last byte");
             }
             Err(error) => {
-                assert_eq!(
-                    error,
-                    PoolError::HugepagesMissing {
-                        bytes,
-                        need: 3,
-                        have
-                    }
-                );
+                let PoolError::HugepagesMissing { need: 3, have, .. } = error else {
+                    panic!("{error}");
+                };
+                assert!(have < 3);
             }
         }
     }

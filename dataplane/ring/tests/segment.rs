@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use pollux_ring::{
     Access, AccessError, HUGEPAGE_BYTES, PageKind, Pages, Pool, Region, Segment, SegmentError,
-    hugepages_free,
 };
 use proptest::prelude::*;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -241,7 +240,6 @@ fn handles_keep_the_memory_mapped() {
 #[test]
 fn required_gives_hugepages_or_says_how_many_are_missing() {
     let bytes = HUGEPAGE_BYTES + 1;
-    let have = hugepages_free().free;
     match Segment::create("test", bytes, Pages::Required) {
         Ok(segment) => {
             assert_eq!(segment.page_kind(), PageKind::Huge2M);
@@ -252,14 +250,10 @@ fn required_gives_hugepages_or_says_how_many_are_missing() {
             assert_eq!(rustix::fs::ftruncate(segment.fd(), 0), Err(Errno::PERM));
         }
         Err(error) => {
-            assert_eq!(
-                error,
-                SegmentError::HugepagesMissing {
-                    bytes,
-                    need: 2,
-                    have
-                }
-            );
+            let SegmentError::HugepagesMissing { need: 2, have, .. } = error else {
+                panic!("{error}");
+            };
+            assert!(have < 2);
             assert!(
                 error.to_string().contains("need 2 pages of 2 MiB"),
                 "{error}"
