@@ -1,0 +1,436 @@
+//! Prints a run: a head that says what was measured on what, then one row for each message size.
+//!
+//! Every line of the head begins with `#`, so that a plotting program skips it. The columns have
+//! fixed widths and one unit, microseconds one way, so that a script needs to parse no unit.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+
+use crate::bounce::{Bounce, CoreList};
+use crate::hist::Summary;
+
+/// Names of the columns, in order. All but the first two are in microseconds, one way.
+pub const COLUMNS: [&str; 10] = [
+    "#bytes",
+    "#iterations",
+    "t_min",
+    "t_p50",
+    "t_avg",
+    "t_p90",
+    "t_p99",
+    "t_p99.9",
+    "t_max",
+    "stdev",
+];
+
+const BYTES_WIDTH: usize = 8;
+const ITERATIONS_WIDTH: usize = 12;
+const TIME_WIDTH: usize = 11;
+
+/// What a run was made on and with.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setting {
+    /// Where this end ran.
+    pub this_core: Cores,
+    /// Where the other end ran, if that is known.
+    pub other_core: Option<usize>,
+    /// How both ends waited.
+    pub mode: Mode,
+    /// What carried the bytes.
+    pub transport: Transport,
+    /// Largest message that the adapter takes from the work request itself, in bytes, as granted;
+    /// `None` where there is no adapter.
+    pub inline_bytes: Option<u32>,
+    /// How the program was built.
+    pub build: Build,
+    /// The bounce just before the run.
+    pub bounce_before: BounceOrReason,
+}
+
+/// The cores that the measuring thread could run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Only this one.
+    Pinned(usize),
+    /// Any of these: the system moves the thread, and the figures with it.
+    Free(CoreList),
+}
+
+/// How an end waits for its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Polls without a pause.
+    Busy,
+    /// Polls for a while, then sleeps.
+    Adaptive,
+    /// Sleeps at once.
+    Interrupt,
+}
+
+/// What carried the bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Transport {
+    /// SMC-R.
+    SmcR,
+    /// TCP, because the two ends did not agree on SMC-R.
+    Fallback {
+        /// Why.
+        reason: String,
+    },
+    /// TCP, as asked for.
+    Tcp,
+}
+
+/// How the program was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Build {
+    /// Optimised.
+    Release,
+    /// Not optimised: the figures say nothing about the data plane.
+    Debug,
+}
+
+impl Build {
+    /// How this program was built.
+    #[must_use]
+    pub const fn current() -> Build {
+        if cfg!(debug_assertions) {
+            Build::Debug
+        } else {
+            Build::Release
+        }
+    }
+}
+
+/// A bounce, or why there is none.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum BounceOrReason {
+    /// It was measured.
+    Measured(Bounce),
+    /// It was not.
+    NotMeasured {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// The result for one message size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Size of each message, in bytes.
+    pub bytes: u32,
+    /// What came out.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// A whole run, for JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Format of this object; rises when the meaning of a member changes.
+    pub version: u32,
+    /// Always `us`: every time in `rows` is in microseconds.
+    pub unit: &'static str,
+    /// Always `one-way`: every time in `rows` is half of a round trip.
+    pub way: &'static str,
+    /// What it was made on and with.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// The bounce just after the run; one that differs from the one before says that the machine
+    /// changed underneath.
+    pub bounce_after: BounceOrReason,
+    /// One element for each message size.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Puts a run together.
+    #[must_use]
+    pub fn new(setting: Setting, bounce_after: BounceOrReason, rows: Vec<Row>) -> Report {
+        Report {
+            version: 1,
+            unit: "us",
+            way: "one-way",
+            setting,
+            bounce_after,
+            rows,
+        }
+    }
+
+    /// Writes one JSON object and a line end.
+    ///
+    /// # Errors
+    ///
+    /// What `out` says.
+    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, self)?;
+        writeln!(out)
+    }
+}
+
+/// Writes the head and the names of the columns.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_head(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
+    write!(out, "# cores      this end {}", setting.this_core)?;
+    match setting.other_core {
+        Some(core) => writeln!(out, ", other end {core}")?,
+        None => writeln!(out, ", other end not told (--cores)")?,
+    }
+    writeln!(out, "# mode       {}", setting.mode)?;
+    writeln!(out, "# transport  {}", setting.transport)?;
+    match setting.inline_bytes {
+        Some(bytes) => writeln!(out, "# inline     {bytes} bytes granted")?,
+        None => writeln!(out, "# inline     none: no adapter carried the bytes")?,
+    }
+    if setting.build == Build::Debug {
+        writeln!(
+            out,
+            "# build      debug: not optimised, nothing to compare with"
+        )?;
+    }
+    writeln!(out, "# bounce     {}", setting.bounce_before)?;
+    writeln!(out, "# times in usec, one way (half of round trip)")?;
+    let [bytes, iterations, times @ ..] = COLUMNS;
+    write!(out, "{bytes:>BYTES_WIDTH$}{iterations:>ITERATIONS_WIDTH$}")?;
+    for name in times {
+        write!(out, "{name:>TIME_WIDTH$}")?;
+    }
+    writeln!(out)
+}
+
+/// Writes one row.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_row(out: &mut impl Write, row: &Row) -> io::Result<()> {
+    let Summary {
+        iterations,
+        min,
+        p50,
+        avg,
+        p90,
+        p99,
+        p99_9,
+        max,
+        stdev,
+    } = row.summary;
+    write!(
+        out,
+        "{:>BYTES_WIDTH$}{iterations:>ITERATIONS_WIDTH$}",
+        row.bytes
+    )?;
+    for time in [min, p50, avg, p90, p99, p99_9, max, stdev] {
+        match time {
+            Some(time) => write!(out, "{time:>TIME_WIDTH$.3}")?,
+            None => write!(out, "{:>TIME_WIDTH$}", "n/a")?,
+        }
+    }
+    writeln!(out)
+}
+
+/// Writes the bounce after the run.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_foot(out: &mut impl Write, bounce_after: &BounceOrReason) -> io::Result<()> {
+    writeln!(out, "# bounce     {bounce_after} (after the run)")
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cores::Pinned(core) => write!(f, "{core}"),
+            Cores::Free(cores) => write!(f, "not pinned (any of {cores})"),
+        }
+    }
+}
+
+impl Serialize for Cores {
+    /// The number of the core, or nothing where the thread was not pinned.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cores::Pinned(core) => Some(core).serialize(serializer),
+            Cores::Free(_) => None::<usize>.serialize(serializer),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Busy => "busy",
+            Mode::Adaptive => "adaptive",
+            Mode::Interrupt => "interrupt",
+        })
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Transport::SmcR => write!(f, "SMC-R"),
+            Transport::Fallback { reason } => write!(f, "fallback to TCP: {reason}"),
+            Transport::Tcp => write!(f, "TCP, as asked for"),
+        }
+    }
+}
+
+impl fmt::Display for BounceOrReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BounceOrReason::Measured(bounce) => write!(f, "{bounce}"),
+            BounceOrReason::NotMeasured { reason } => write!(f, "n/a: {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounce::{Siblings, Spread};
+
+    fn bounce() -> BounceOrReason {
+        let spread = |median_ns| Spread {
+            min_ns: median_ns - 1.0,
+            median_ns,
+            max_ns: 99.5,
+        };
+        BounceOrReason::Measured(Bounce {
+            cores: [0, 1],
+            siblings: Siblings::No,
+            lines: 24,
+            batches: 5,
+            round_trips: 400,
+            one_line: spread(60.0),
+            two_lines: spread(90.0),
+        })
+    }
+
+    fn setting() -> Setting {
+        Setting {
+            this_core: Cores::Pinned(0),
+            other_core: Some(1),
+            mode: Mode::Busy,
+            transport: Transport::SmcR,
+            inline_bytes: Some(256),
+            build: Build::Release,
+            bounce_before: bounce(),
+        }
+    }
+
+    fn row() -> Row {
+        let summary = Summary {
+            iterations: 1_000,
+            min: Some(1.0),
+            p50: Some(1.5),
+            avg: Some(1.625),
+            p90: Some(2.0),
+            p99: Some(30.25),
+            p99_9: None,
+            max: Some(12_345.678_9),
+            stdev: Some(0.000_4),
+        };
+        Row {
+            bytes: 2048,
+            summary,
+        }
+    }
+
+    fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_head_names_everything_that_the_figures_depend_on() {
+        let head = text(|out| write_head(out, &setting()));
+        assert_eq!(
+            head,
+            "# cores      this end 0, other end 1\n\
+             # mode       busy\n\
+             # transport  SMC-R\n\
+             # inline     256 bytes granted\n\
+             # bounce     cores 0,1: one line 60.0 ns (59.0 to 99.5), \
+             two lines 90.0 ns (89.0 to 99.5)\n\
+             # times in usec, one way (half of round trip)\n  \
+             #bytes #iterations      t_min      t_p50      t_avg      t_p90      t_p99    \
+             t_p99.9      t_max      stdev\n"
+        );
+    }
+
+    #[test]
+    fn the_head_says_what_is_not_known() {
+        let setting = Setting {
+            this_core: Cores::Free(CoreList(vec![0, 1])),
+            other_core: None,
+            mode: Mode::Interrupt,
+            transport: Transport::Fallback {
+                reason: "the peer declined".to_owned(),
+            },
+            inline_bytes: None,
+            build: Build::Debug,
+            bounce_before: BounceOrReason::NotMeasured {
+                reason: "one core".to_owned(),
+            },
+        };
+        let head = text(|out| write_head(out, &setting));
+        for line in [
+            "# cores      this end not pinned (any of 0-1), other end not told (--cores)\n",
+            "# transport  fallback to TCP: the peer declined\n",
+            "# inline     none: no adapter carried the bytes\n",
+            "# build      debug: not optimised, nothing to compare with\n",
+            "# bounce     n/a: one core\n",
+        ] {
+            assert!(head.contains(line), "{head}");
+        }
+    }
+
+    #[test]
+    fn a_row_stands_under_its_columns() {
+        let line = text(|out| write_row(out, &row()));
+        assert_eq!(
+            line,
+            "    2048        1000      1.000      1.500      1.625      2.000     30.250        \
+             n/a  12345.679      0.000\n"
+        );
+        let head = text(|out| write_head(out, &setting()));
+        assert_eq!(line.len(), head.lines().last().unwrap().len() + 1);
+    }
+
+    #[test]
+    fn json_has_nothing_where_the_table_has_no_figure() {
+        let report = Report::new(setting(), bounce(), vec![row()]);
+        let value: serde_json::Value =
+            serde_json::from_str(&text(|out| report.write_json(out))).unwrap();
+        assert_eq!(value["unit"], "us");
+        assert_eq!(value["way"], "one-way");
+        assert_eq!(value["this_core"], 0);
+        assert_eq!(value["mode"], "busy");
+        assert_eq!(value["transport"]["kind"], "smc-r");
+        assert_eq!(value["inline_bytes"], 256);
+        assert_eq!(value["bounce_before"]["two_lines"]["median_ns"], 90.0);
+        assert_eq!(value["rows"][0]["bytes"], 2048);
+        assert_eq!(value["rows"][0]["p99"], 30.25);
+        assert!(value["rows"][0]["p99.9"].is_null());
+    }
+
+    #[test]
+    fn the_foot_repeats_the_bounce() {
+        let foot = text(|out| write_foot(out, &bounce()));
+        assert!(
+            foot.starts_with("# bounce     cores 0,1: ") && foot.ends_with("(after the run)\n")
+        );
+    }
+}
