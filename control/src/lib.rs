@@ -7,4 +7,7 @@ pub mod cores;
 pub mod exit;
 pub mod host;
 pub mod nearest;
+pub mod reactor;
+pub mod rpc;
+pub mod view;
 mod words;

@@ -1,5 +1,6 @@
 //! Registered memory: message slots of links, and the ring buffers of connections.
 
+use pollux_attach::layout::Layout;
 use pollux_provider::{Access, Device, Mr, QpCaps, RegisterError, Rkey};
 use pollux_ring::{PageKind, Pages, Pool, Region, Segment};
 use pollux_worker::{BufferSpan, MessageSlots};
@@ -111,131 +112,83 @@ impl LinkMemory {
     }
 }
 
-/// Where the rings of a slot lie in their segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotOffsets {
-    pub(crate) sndbuf: usize,
-    pub(crate) rmbe: usize,
-}
-
-/// What a slot of a pool is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SlotState {
-    Free,
-    /// A handshake or a connection uses it.
-    InUse,
-    /// The peer may still write into it.
-    Quarantined,
-}
-
-#[derive(Debug)]
-struct Slot {
-    offsets: SlotOffsets,
-    state: SlotState,
-    /// Registered on first use, with a key of its own: DELETE RKEY names buffers by key alone.
-    rmb: Option<Mr>,
-}
-
-/// The ring buffers of a session, or of the worker's own application: one segment, `n` slots.
+/// The ring buffers of a session, or of the workers' own application: one segment, a slot for
+/// each connection.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     region: Region,
-    sndbuf: Mr,
-    sndbuf_bytes: u32,
-    rmbe_bytes: u32,
-    slots: Vec<Slot>,
+    layout: Layout,
+    sndbufs: Mr,
+    /// Registered on first use, each with a key of its own: DELETE RKEY names a buffer by its key
+    /// alone.
+    rmbs: Vec<Option<Mr>>,
 }
 
 /// The buffers of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnBuffers {
     pub(crate) sndbuf: BufferSpan,
+    pub(crate) sndbuf_bytes: u32,
     pub(crate) rmbe: BufferSpan,
+    pub(crate) rmbe_bytes: u32,
     pub(crate) rkey: Rkey,
     pub(crate) addr: u64,
 }
 
 impl BufferPool {
-    /// A pool over `segment`, whose slots lie at `offsets`. Peers read the sndbufs, so the whole
-    /// segment is registered for that.
+    /// A pool over `segment`, which has this layout.
     pub(crate) fn create<D: Device>(
         device: &D,
         segment: Segment,
-        offsets: impl Iterator<Item = SlotOffsets>,
-        (sndbuf_bytes, rmbe_bytes): (u32, u32),
+        layout: Layout,
     ) -> Result<Self, MemoryError> {
         let region = Region::from(segment);
-        let sndbuf = device
-            .register(&region, 0, region.len(), Access::LocalOnly)
+        let (offset, bytes) = layout.sndbufs();
+        let sndbufs = device
+            .register(&region, offset, bytes, Access::LocalOnly)
             .map_err(|error| MemoryError::Register { purpose: "send buffers", error })?;
-        let slots = offsets
-            .map(|offsets| Slot { offsets, state: SlotState::Free, rmb: None })
+        let rmbs = std::iter::repeat_with(|| None)
+            .take(usize::from(layout.shape().slots()))
             .collect();
-        Ok(BufferPool { region, sndbuf, sndbuf_bytes, rmbe_bytes, slots })
-    }
-
-    /// Takes the first free slot.
-    pub(crate) fn take(&mut self) -> Option<u16> {
-        let index = self.slots.iter().position(|slot| slot.state == SlotState::Free)?;
-        self.slots[index].state = SlotState::InUse;
-        Some(index as u16)
-    }
-
-    /// Gives a slot back, or keeps it out of use until [`BufferPool::release_quarantined`].
-    pub(crate) fn put(&mut self, slot: u16, state: SlotState) {
-        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
-            slot.state = state;
-        }
+        Ok(BufferPool { region, layout, sndbufs, rmbs })
     }
 
     /// The buffers of a slot, registered for the peer's WRITEs if they are not yet.
+    ///
+    /// `None` for a slot that the pool does not have.
     pub(crate) fn buffers<D: Device>(
         &mut self,
         device: &D,
         slot: u16,
-    ) -> Result<ConnBuffers, MemoryError> {
-        let purpose = "a receive buffer";
-        let slot = &mut self.slots[usize::from(slot)];
-        let rmb = match &mut slot.rmb {
-            Some(rmb) => rmb,
-            empty => empty.insert(
-                device
-                    .register(
-                        &self.region,
-                        slot.offsets.rmbe,
-                        self.rmbe_bytes as usize,
-                        Access::RemoteWrite,
-                    )
-                    .map_err(|error| MemoryError::Register { purpose, error })?,
-            ),
+    ) -> Result<Option<ConnBuffers>, MemoryError> {
+        let (Some(sndbuf), Some(rmbe), Some(rmb)) = (
+            self.layout.sndbuf_offset(slot),
+            self.layout.rmbe_offset(slot),
+            self.rmbs.get_mut(usize::from(slot)),
+        ) else {
+            return Ok(None);
         };
-        Ok(ConnBuffers {
-            sndbuf: BufferSpan {
-                region: self.region.clone(),
-                offset: slot.offsets.sndbuf,
-                lkey: self.sndbuf.lkey(),
-            },
-            rmbe: BufferSpan {
-                region: self.region.clone(),
-                offset: slot.offsets.rmbe,
-                lkey: rmb.lkey(),
-            },
+        let shape = self.layout.shape();
+        let purpose = "a receive buffer";
+        let rmb = match rmb {
+            Some(rmb) => rmb,
+            empty => {
+                let bytes = shape.rmbe_bytes() as usize;
+                let mr = device
+                    .register(&self.region, rmbe, bytes, Access::RemoteWrite)
+                    .map_err(|error| MemoryError::Register { purpose, error })?;
+                empty.insert(mr)
+            }
+        };
+        let span = |offset, lkey| BufferSpan { region: self.region.clone(), offset, lkey };
+        Ok(Some(ConnBuffers {
+            sndbuf: span(sndbuf, self.sndbufs.lkey()),
+            sndbuf_bytes: shape.sndbuf_bytes(),
+            rmbe: span(rmbe, rmb.lkey()),
+            rmbe_bytes: shape.rmbe_bytes(),
             rkey: rmb.rkey(),
             addr: rmb.addr(),
-        })
-    }
-
-    pub(crate) fn sndbuf_bytes(&self) -> u32 {
-        self.sndbuf_bytes
-    }
-
-    pub(crate) fn rmbe_bytes(&self) -> u32 {
-        self.rmbe_bytes
-    }
-
-    /// Slots that are not free.
-    pub(crate) fn used(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state != SlotState::Free).count()
+        }))
     }
 
     pub(crate) fn note(&self, purpose: String) -> MemoryNote {

@@ -1,0 +1,355 @@
+//! The sockets of the JSON-RPC server, on the control thread's reactor.
+//!
+//! Nothing blocks: what cannot be written waits in the client's outbox. A client whose outbox is
+//! full, or which waits for many answers, is not read from until that changes, so a client bounds
+//! its own memory here. A client that is gone costs nothing, whatever it asked for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use serde_json::Value;
+
+use super::RpcError;
+use super::dispatch::{ClientId, Dispatch, Methods, Ticket};
+use super::frame::{Frame, Frames, REQUEST_BYTES_MAX};
+use crate::reactor::{Event, Interest, Reactor};
+
+/// Clients connected at a time.
+pub const CLIENTS_MAX: usize = 32;
+
+/// Bytes that wait for a slow client before it is not read from any more.
+const OUTBOX_BYTES_MAX: usize = 4 << 20;
+
+/// Answers that a client may wait for at a time.
+const WAITING_MAX: usize = 16;
+
+/// Bytes taken from a client for one event; the others have their turn then.
+const READ_BYTES: usize = 64 << 10;
+
+/// Clients accepted for one event.
+const ACCEPTS_MAX: usize = 16;
+
+/// The server: a listening socket and its clients.
+#[derive(Debug)]
+pub struct RpcServer {
+    listener: OwnedFd,
+    /// Token of the listener; client number n has the n-th after it.
+    first_token: u64,
+    clients: BTreeMap<u64, Client>,
+    dispatch: Dispatch,
+    /// Clients accepted so far.
+    accepted: u64,
+    /// Given up to refuse a client in order when there is no other descriptor left: a client in
+    /// the queue that nobody takes would wake the reactor without end.
+    spare: Option<File>,
+}
+
+#[derive(Debug)]
+struct Client {
+    id: ClientId,
+    socket: OwnedFd,
+    frames: Frames,
+    outbox: Vec<u8>,
+    /// It has sent everything that it will send.
+    input_over: bool,
+    interest: Interest,
+}
+
+/// Whether a client stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Stays,
+    Gone,
+}
+
+impl RpcServer {
+    /// A server on a listening, non-blocking stream socket. Uses the tokens from `first_token` up
+    /// to `first_token + CLIENTS_MAX`.
+    #[must_use]
+    pub fn new(listener: OwnedFd, first_token: u64) -> RpcServer {
+        RpcServer {
+            listener,
+            first_token,
+            clients: BTreeMap::new(),
+            dispatch: Dispatch::default(),
+            accepted: 0,
+            spare: File::open("/dev/null").ok(),
+        }
+    }
+
+    /// Begins to accept clients.
+    ///
+    /// # Errors
+    /// The reactor's refusal.
+    pub fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
+        reactor.add(&self.listener, Interest::Read, self.first_token)
+    }
+
+    /// Ends accepting; clients that are connected stay.
+    ///
+    /// # Errors
+    /// The reactor's refusal.
+    pub fn stop_accepting(&mut self, reactor: &Reactor) -> io::Result<()> {
+        reactor.remove(&self.listener)
+    }
+
+    /// Whether an event with this token is the server's.
+    #[must_use]
+    pub fn owns(&self, token: u64) -> bool {
+        (self.first_token..=self.first_token + CLIENTS_MAX as u64).contains(&token)
+    }
+
+    /// Clients connected now.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Handles an event that the server owns.
+    pub fn handle(&mut self, reactor: &Reactor, event: &Event, methods: &mut dyn Methods) {
+        if event.token == self.first_token {
+            self.accept(reactor);
+            return;
+        }
+        let token = event.token;
+        let Some(client) = self.clients.get_mut(&token) else {
+            // An event of the same wait that closed the client.
+            return;
+        };
+        let mut fate = Fate::Stays;
+        if event.readable {
+            fate = client.read();
+        }
+        if fate == Fate::Stays {
+            fate = client.carry_out(&mut self.dispatch, methods);
+        }
+        if event.closed && client.input_over {
+            // Both directions are over: nobody can read what is still to be said.
+            fate = Fate::Gone;
+        }
+        self.settle(reactor, token, fate, Some(methods));
+    }
+
+    /// Hands in an answer that was promised by [`Reply::Later`](super::Reply::Later). Does nothing
+    /// when the asker is gone.
+    pub fn complete(&mut self, reactor: &Reactor, ticket: Ticket, result: Result<Value, RpcError>) {
+        let Some((id, reply)) = self.dispatch.complete(ticket, result) else {
+            return;
+        };
+        let Some((&token, client)) = self.clients.iter_mut().find(|(_, c)| c.id == id) else {
+            return;
+        };
+        client.say(&reply);
+        let fate = client.write();
+        // Without methods at hand, requests that were held back wait for the next event, which
+        // the interest in writing brings at once.
+        self.settle(reactor, token, fate, None);
+    }
+
+    /// Whether every reply has been handed to the kernel and no answer is missing.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.clients
+            .values()
+            .all(|client| client.outbox.is_empty() && self.dispatch.waiting(client.id) == 0)
+    }
+
+    fn accept(&mut self, reactor: &Reactor) {
+        for _ in 0..ACCEPTS_MAX {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    self.turn_away();
+                    continue;
+                }
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    tracing::warn!("cannot accept a client on the control socket: {error}");
+                    return;
+                }
+            };
+            self.admit(reactor, socket);
+        }
+    }
+
+    /// Refuses the next client in the queue although no descriptor is left.
+    fn turn_away(&mut self) {
+        tracing::warn!("no file descriptor is left for a client of the control socket");
+        self.spare = None;
+        if let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            drop(socket);
+        }
+        self.spare = File::open("/dev/null").ok();
+    }
+
+    fn admit(&mut self, reactor: &Reactor, socket: OwnedFd) {
+        let own = rustix::process::geteuid();
+        match socket_peercred(&socket) {
+            // The socket's mode keeps others out; this holds when somebody has changed it.
+            Ok(peer) if peer.uid == own || peer.uid.is_root() => {}
+            Ok(peer) => {
+                let uid = peer.uid.as_raw();
+                tracing::warn!("refused a client of user {uid} on the control socket");
+                return;
+            }
+            Err(error) => {
+                tracing::warn!("cannot tell who connects to the control socket: {error}");
+                return;
+            }
+        }
+        let tokens = self.first_token + 1..=self.first_token + CLIENTS_MAX as u64;
+        let free = tokens
+            .into_iter()
+            .find(|token| !self.clients.contains_key(token));
+        self.accepted += 1;
+        let mut client = Client {
+            id: ClientId(self.accepted),
+            socket,
+            frames: Frames::default(),
+            outbox: Vec::new(),
+            input_over: false,
+            interest: Interest::Read,
+        };
+        let Some(token) = free else {
+            client.say(&Dispatch::no_room(CLIENTS_MAX));
+            // A fresh socket has room for a line; if not, the client sees the end alone.
+            let _ = client.write();
+            return;
+        };
+        match reactor.add(&client.socket, client.interest, token) {
+            Ok(()) => {
+                self.clients.insert(token, client);
+            }
+            Err(error) => tracing::warn!("cannot watch a client of the control socket: {error}"),
+        }
+    }
+
+    /// Watches the client for what it waits for now, or lets it go.
+    fn settle(
+        &mut self,
+        reactor: &Reactor,
+        token: u64,
+        fate: Fate,
+        methods: Option<&mut dyn Methods>,
+    ) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
+        };
+        let waiting = self.dispatch.waiting(client.id);
+        let done = client.input_over
+            && client.outbox.is_empty()
+            && client.frames.len() == 0
+            && waiting == 0;
+        if fate == Fate::Stays && !done {
+            let wanted = client.wanted(waiting);
+            if wanted == client.interest || reactor.modify(&client.socket, wanted, token).is_ok() {
+                client.interest = wanted;
+                return;
+            }
+        }
+        if let Some(client) = self.clients.remove(&token) {
+            // Closing takes it out of the reactor: there is no duplicate.
+            let gone = self.dispatch.forget(client.id);
+            if let Some(methods) = methods {
+                for ticket in gone {
+                    methods.abandoned(ticket);
+                }
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Takes what has arrived.
+    fn read(&mut self) -> Fate {
+        if self.input_over {
+            return Fate::Stays;
+        }
+        let mut bytes = vec![0; READ_BYTES];
+        match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.input_over = true,
+            Ok((_, count)) => self.frames.push(&bytes[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return Fate::Gone,
+        }
+        Fate::Stays
+    }
+
+    /// Carries out the requests that are complete, as far as the client's limits go.
+    fn carry_out(&mut self, dispatch: &mut Dispatch, methods: &mut dyn Methods) -> Fate {
+        loop {
+            if self.write() == Fate::Gone {
+                return Fate::Gone;
+            }
+            if !self.may_ask(dispatch.waiting(self.id)) {
+                return Fate::Stays;
+            }
+            let frame = match self.frames.next() {
+                None if self.input_over => self.frames.rest(),
+                frame => frame,
+            };
+            match frame {
+                None => return Fate::Stays,
+                Some(Frame::TooLong) => self.say(&Dispatch::too_long(REQUEST_BYTES_MAX)),
+                Some(Frame::Line(line)) => {
+                    if let Some(reply) = dispatch.line(self.id, &line, methods) {
+                        self.say(&reply);
+                    }
+                }
+            }
+        }
+    }
+
+    fn may_ask(&self, waiting: usize) -> bool {
+        self.outbox.len() < OUTBOX_BYTES_MAX && waiting < WAITING_MAX
+    }
+
+    /// What the reactor should watch for.
+    fn wanted(&self, waiting: usize) -> Interest {
+        let may_ask = self.may_ask(waiting);
+        let read = may_ask && !self.input_over;
+        // Held requests that may go on now: a writable socket brings the event to do so.
+        let held = self.frames.has_line() || (self.input_over && self.frames.len() > 0);
+        let write = !self.outbox.is_empty() || (may_ask && held);
+        match (read, write) {
+            (true, true) => Interest::ReadWrite,
+            (true, false) => Interest::Read,
+            (false, true) => Interest::Write,
+            (false, false) => Interest::Nothing,
+        }
+    }
+
+    fn say(&mut self, line: &[u8]) {
+        self.outbox.extend_from_slice(line);
+        self.outbox.push(b'\n');
+    }
+
+    /// Writes as much of the outbox as the kernel takes.
+    fn write(&mut self) -> Fate {
+        let mut written = 0;
+        let fate = loop {
+            if written == self.outbox.len() {
+                break Fate::Stays;
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match send(&self.socket, &self.outbox[written..], flags) {
+                Ok(count) => written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break Fate::Stays,
+                Err(_) => break Fate::Gone,
+            }
+        };
+        self.outbox.drain(..written);
+        fate
+    }
+}
+
+#[cfg(test)]
+mod tests;
