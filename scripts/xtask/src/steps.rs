@@ -210,7 +210,7 @@ fn setup(run: &mut Run) -> Result<()> {
 }
 
 fn fmt(here: &mut Run) -> Result<()> {
-    run_cargo(here, &["fmt", "--all", "--check"])
+    run_cargo(here, &["fmt", "--all", "--", "--check", "-l"])
 }
 
 fn tidy_step(run: &mut Run) -> Result<()> {

@@ -86,7 +86,7 @@ const CODE_RULES: &[CodeRule] = &[
             "env::remove_var",
         ],
         search: has_word,
-        reach: Reach::All,
+        reach: Reach::OutsideTests,
         holds: |source| is_outside(source, ENVIRONMENT_PLACES),
         advice: "only the programs read the environment; below them it is a value handed in",
     },

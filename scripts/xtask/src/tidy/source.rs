@@ -33,10 +33,12 @@ impl Source {
     }
 }
 
-/// Files that hold nothing but tests: integration tests, benchmarks, and `tests.rs` modules.
+/// Files that hold nothing but tests: integration tests, benchmarks, `tests.rs` modules, and the
+/// helpers of other crates' tests (`testing.rs`, behind the feature of that name).
 fn is_test_file(path: &str) -> bool {
     let mut parts = path.split('/').rev();
-    parts.next() == Some("tests.rs") || parts.any(|part| part == "tests" || part == "benches")
+    matches!(parts.next(), Some("tests.rs" | "testing.rs"))
+        || parts.any(|part| part == "tests" || part == "benches")
 }
 
 /// The first inline module that is compiled for tests only. A single item that is so (a `use`, a
@@ -271,6 +273,7 @@ mod tests {
         assert_eq!(Source::new("a.rs", "fn a() {}\n").tests_from, 1);
         assert_eq!(Source::new("x/tests/a.rs", text).tests_from, 0);
         assert_eq!(Source::new("x/src/a/tests.rs", text).tests_from, 0);
+        assert_eq!(Source::new("x/src/testing.rs", text).tests_from, 0);
         assert_eq!(
             Source::new("a.rs", "#[cfg(all(test, unix))]\nmod t {\n}").tests_from,
             0
