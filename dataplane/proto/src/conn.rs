@@ -38,7 +38,7 @@ mod window;
 
 use pollux_wire::cdc::{ConnStateFlags, ProducerFlags};
 
-pub use self::close::{ABORT_GUARD, CLOSE_GUARD, ConnTimer, DRAIN_GUARD};
+pub use self::close::{ABORT_GUARD, CLOSE_GUARD, ConnTimer, DOOMED_DRAIN_GUARD, DRAIN_GUARD};
 pub use self::state::ConnState;
 pub use self::tx::{NeedsCompletion, Transmit};
 pub use self::urgent::UrgentDelivery;

@@ -39,8 +39,8 @@ pub enum AbortReason {
     LinkDown,
     /// After a close, the peer took none of the remaining bytes for a whole drain period.
     #[error(
-        "closed with {unsent} bytes unsent, of which the peer took none for {} s; \
-         the peer's program does not read", crate::conn::DRAIN_GUARD.as_secs()
+        "closed with {unsent} bytes unsent, of which the peer took none in time; \
+         the peer's program does not read"
     )]
     DrainStalled {
         /// Bytes that were prepared and are lost.

@@ -212,6 +212,7 @@ pub(crate) enum Peer {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "inside the macros of proptest")]
 mod tests {
     use std::collections::VecDeque;
 

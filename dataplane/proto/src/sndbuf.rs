@@ -13,7 +13,8 @@
 //!    `released = sent` and nothing is sent any more.
 //! 2. Inline bytes are reclaimed when they are posted, if no bytes by reference are outstanding before them.
 //! 3. Bytes by reference are reclaimed when a completion covers them, or when the peer's consumer cursor
-//!    shows that they were read: whichever comes first.
+//!    shows that they were read: whichever comes first. The peer may be silent about half of its RMBE, so
+//!    completions must come in the end.
 //! 4. No total ever goes back.
 //!
 //! Whether bytes may be sent, and how many the peer has room for, others decide.
@@ -186,6 +187,7 @@ pub(crate) enum Space {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "inside the macros of proptest")]
 mod tests {
     use std::collections::VecDeque;
 

@@ -8,7 +8,7 @@
 //! What the applications write is a fixed function of the position in the stream, so that every read checks
 //! itself.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ impl Side {
 pub enum Completions {
     /// As soon as a batch has arrived.
     Prompt,
-    /// Never: the peer's reading alone frees the send ring.
+    /// Never: the peer's reading alone frees the send ring. A writer stalls if its sndbuf is not larger than
+    /// half of the peer's RMBE.
     Never,
 }
 
@@ -257,6 +258,9 @@ impl Pair {
     /// The application of `side` writes up to `bytes` bytes; returns how many fitted.
     pub fn write(&mut self, side: Side, bytes: u32) -> u32 {
         let bytes = bytes.min(self.conn(side).writable());
+        if bytes == 0 {
+            return 0;
+        }
         self.fill(side, bytes);
         let machine = self.machine_mut(side);
         machine.conn.prepare(bytes).expect("within writable");
@@ -468,4 +472,34 @@ impl Cargo {
             }
         }
     }
+}
+
+/// Visits every state that can be reached from `start`, breadth first; returns how many there are.
+///
+/// `next` gives the successors of a state. `check` sees each state once, with the number of its successors: 0
+/// for a state in which nothing can happen any more.
+///
+/// # Panics
+///
+/// If there are more than `most` states: something goes round without end.
+pub fn explore<S: Clone + Eq + Hash>(
+    start: S,
+    most: usize,
+    next: impl Fn(&S) -> Vec<S>,
+    mut check: impl FnMut(&S, usize),
+) -> usize {
+    let mut seen = HashSet::from([start.clone()]);
+    let mut queue = VecDeque::from([start]);
+    while let Some(state) = queue.pop_front() {
+        let successors = next(&state);
+        check(&state, successors.len());
+        for successor in successors {
+            if !seen.contains(&successor) {
+                seen.insert(successor.clone());
+                queue.push_back(successor);
+            }
+        }
+        assert!(seen.len() <= most, "more than {most} states");
+    }
+    seen.len()
 }

@@ -1,4 +1,5 @@
 //! Stories of bytes: whatever the sizes and the order of events, what is read is what was written.
+#![allow(clippy::disallowed_types, reason = "inside the macros of proptest")]
 
 use std::time::Duration;
 

@@ -14,6 +14,10 @@ use crate::event::EventSet;
 /// and then loses the rest silently; here the connection is reset instead, later.
 pub const DRAIN_GUARD: Duration = Duration::from_secs(60);
 
+/// As [`DRAIN_GUARD`] when the close will be a reset anyway, because unread bytes remain: the 2 s of Linux.
+/// Two sides that closed with both rings full would otherwise wait for each other that long.
+pub const DOOMED_DRAIN_GUARD: Duration = Duration::from_secs(2);
+
 /// How long the peer may leave our close unanswered (RFC 7609 section 4.8.3 asks for a guard, Linux has
 /// none). As long as TCP waits in FIN-WAIT-2 for a peer whose program does not close.
 pub const CLOSE_GUARD: Duration = Duration::from_secs(60);
@@ -30,6 +34,8 @@ pub const ABORT_GUARD: Duration = Duration::from_secs(5);
 pub enum ConnTimer {
     /// The peer has to take bytes that were prepared before the close.
     Drain,
+    /// The same, where unread bytes remain and a reset follows.
+    DoomedDrain,
     /// The peer has to answer our close.
     Close,
     /// The peer has to confirm our reset.
@@ -42,6 +48,7 @@ impl ConnTimer {
     pub const fn duration(self) -> Duration {
         match self {
             ConnTimer::Drain => DRAIN_GUARD,
+            ConnTimer::DoomedDrain => DOOMED_DRAIN_GUARD,
             ConnTimer::Close => CLOSE_GUARD,
             ConnTimer::Abort => ABORT_GUARD,
         }
@@ -104,13 +111,15 @@ impl Conn {
     /// The link of the connection failed for good. Nothing will be sent or received any more.
     pub fn handle_link_down(&mut self) {
         self.link = LinkHealth::Down;
+        if self.is_finished() {
+            return;
+        }
+        if self.state != ConnState::Closed {
+            self.note_reset(AbortReason::LinkDown);
+        }
         self.halt();
         self.due = Due::NOTHING;
         self.owed = ConnStateFlags::EMPTY;
-        if self.state != ConnState::Closed {
-            self.abort_reason.get_or_insert(AbortReason::LinkDown);
-            self.events.raise(EventSet::RESET);
-        }
         self.state = ConnState::Closed;
         self.events.raise(EventSet::CLOSED);
     }
@@ -132,6 +141,7 @@ impl Conn {
                     // The program half closed and may listen for as long as it likes.
                     App::Open | App::HalfClosed => None,
                     App::Closed if self.sndbuf.is_drained() => Some(ConnTimer::Close),
+                    App::Closed if self.rmbe.readable() > 0 => Some(ConnTimer::DoomedDrain),
                     App::Closed => Some(ConnTimer::Drain),
                 }
             }
@@ -142,10 +152,12 @@ impl Conn {
     pub fn handle_timeout(&mut self) {
         match self.timer() {
             None => {}
-            Some(ConnTimer::Drain) if self.sndbuf.sent() > self.drain_mark => {
+            Some(ConnTimer::Drain | ConnTimer::DoomedDrain)
+                if self.sndbuf.sent() > self.drain_mark =>
+            {
                 self.drain_mark = self.sndbuf.sent();
             }
-            Some(ConnTimer::Drain) => {
+            Some(ConnTimer::Drain | ConnTimer::DoomedDrain) => {
                 let unsent = self.sndbuf.prepared() - self.sndbuf.sent();
                 self.reset(AbortReason::DrainStalled { unsent });
             }
@@ -171,10 +183,8 @@ impl Conn {
             | ConnState::PeerFinCloseWait
             | ConnState::ProcessAbort => {}
         }
-        self.abort_reason.get_or_insert(reason);
-        self.events.raise(EventSet::RESET);
-        self.halt();
-        self.due.remove(Due::UPDATE);
+        self.note_reset(reason);
+        self.on_peer_gone();
         self.owe(ConnStateFlags::ABNORMAL_CLOSE);
         self.enter(self.state.after_abort(self.peer_flags));
     }
@@ -185,8 +195,7 @@ impl Conn {
     /// early that we write no more; if we ended before, the peer knows.
     #[cold]
     pub(super) fn on_peer_abort(&mut self) {
-        self.abort_reason.get_or_insert(AbortReason::Peer);
-        self.events.raise(EventSet::RESET);
+        self.note_reset(AbortReason::Peer);
         self.on_peer_gone();
         if !has_final(self.said) {
             self.owe(ConnStateFlags::ABNORMAL_CLOSE);
@@ -194,7 +203,15 @@ impl Conn {
         self.enter(self.state.after_peer_abort(self.app));
     }
 
-    /// The peer takes no more bytes and no more updates.
+    /// Keeps the first reason, which is the one that matters, and tells the application once.
+    fn note_reset(&mut self, reason: AbortReason) {
+        if self.abort_reason.is_none() {
+            self.abort_reason = Some(reason);
+            self.events.raise(EventSet::RESET);
+        }
+    }
+
+    /// Nobody takes bytes or updates any more.
     pub(super) fn on_peer_gone(&mut self) {
         self.halt();
         self.due.remove(Due::UPDATE);

@@ -12,13 +12,14 @@ use crate::plan::{self, Placement, Write};
 use crate::sndbuf::Space;
 use crate::units::SentMark;
 
-/// Whether a transmit should be covered by a completion.
+/// Whether a transmit has to be covered by a completion, of its own or of later work on the same queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NeedsCompletion {
     /// Everything was inline: nothing waits for it.
     No,
-    /// Bytes went by reference: a completion that covers them gives their place in the sndbuf back earlier
-    /// than the peer's reading does.
+    /// Bytes went by reference. The peer's reading frees them too, but a reader may leave half of its RMBE
+    /// unreported for ever: where the sndbuf is not larger than that, only a completion keeps a writer going.
+    /// It may be late, for example asked for when half of the sndbuf is outstanding; it must come.
     Yes,
 }
 
@@ -31,7 +32,7 @@ pub struct Transmit {
     pub cdc: cdc::Repr,
     /// To be given back when a completion covers the writes.
     pub mark: SentMark,
-    /// Whether such a completion is of use.
+    /// Whether such a completion must come.
     pub needs_completion: NeedsCompletion,
 }
 
