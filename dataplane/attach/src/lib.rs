@@ -5,7 +5,9 @@
 //!   [`shared::ProgramSide`].
 //! - [`message`] and [`packet`]: the control protocol on a Unix socket.
 //! - [`slots`]: which slots of a session are in use, for the appliance.
+//! - [`client`]: the library that a program uses.
 
+pub mod client;
 pub mod layout;
 pub mod message;
 pub mod packet;

@@ -113,7 +113,7 @@ pub enum Reply {
     Fallback {
         /// Number of the Upgrade.
         request: u32,
-        /// Diagnosis code of the CLC Decline (RFC 7609 4.8), 0 if there was none.
+        /// Diagnosis code of the CLC Decline (RFC 7609), 0 if there was none.
         code: u32,
         /// The reason in words.
         text: String,

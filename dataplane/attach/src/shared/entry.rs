@@ -24,21 +24,21 @@ impl Inline {
         len: 0,
     };
 
-    /// The concatenation of two pieces, `None` if it is too long.
+    /// These bytes, `None` if they are too many.
     #[inline]
-    pub(super) fn of(first: &[u8], second: &[u8]) -> Option<Inline> {
-        let len = first
-            .len()
-            .checked_add(second.len())
-            .filter(|&len| len <= INLINE_BYTES)?;
-        let mut bytes = [0; INLINE_BYTES];
-        let (start, rest) = bytes.split_at_mut_checked(first.len())?;
-        start.copy_from_slice(first);
-        rest.get_mut(..second.len())?.copy_from_slice(second);
-        Some(Inline {
-            bytes,
-            len: len as u8,
-        })
+    pub(super) fn from_slice(from: &[u8]) -> Option<Inline> {
+        let mut inline = Inline::NONE;
+        (inline.append(from) == from.len()).then_some(inline)
+    }
+
+    /// Adds as many of the bytes as fit, and returns how many.
+    #[inline]
+    pub(crate) fn append(&mut self, from: &[u8]) -> usize {
+        let start = self.as_slice().len();
+        let len = from.len().min(INLINE_BYTES - start);
+        self.bytes[start..start + len].copy_from_slice(&from[..len]);
+        self.len = (start + len) as u8;
+        len
     }
 
     /// The bytes.
@@ -185,15 +185,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn inline() -> impl Strategy<Value = Inline> {
-        (
-            any::<[u8; INLINE_BYTES]>(),
-            0..=INLINE_BYTES,
-            0..=INLINE_BYTES,
-        )
-            .prop_map(|(bytes, end, cut)| {
-                let (first, second) = bytes[..end].split_at(cut.min(end));
-                Inline::of(first, second).expect("not too long")
-            })
+        prop::collection::vec(any::<u8>(), 0..=INLINE_BYTES)
+            .prop_map(|bytes| Inline::from_slice(&bytes).expect("not too long"))
     }
 
     fn op() -> impl Strategy<Value = SubmissionOp> {
@@ -239,10 +232,11 @@ mod tests {
     #[test]
     fn inline_takes_what_fits_and_no_more() {
         let bytes: Vec<u8> = (0..40).collect();
-        let whole = Inline::of(&bytes[..20], &bytes[20..32]).expect("fits");
-        assert_eq!(whole.as_slice(), &bytes[..32]);
-        assert_eq!(Inline::of(&bytes[..20], &bytes[20..33]), None);
-        assert_eq!(Inline::of(&bytes, &[]), None);
-        assert_eq!(Inline::of(&[], &[]), Some(Inline::NONE));
+        let mut inline = Inline::from_slice(&bytes[..20]).expect("fits");
+        assert_eq!(inline.append(&bytes[20..33]), 12);
+        assert_eq!(inline.as_slice(), &bytes[..32]);
+        assert_eq!(inline.append(&bytes), 0);
+        assert_eq!(Inline::from_slice(&bytes[..33]), None);
+        assert_eq!(Inline::from_slice(&[]), Some(Inline::NONE));
     }
 }

@@ -356,7 +356,7 @@ impl WorkerSide {
             .copy_out(base + start, head)
             .and_then(|()| self.segment.copy_out(base, &mut rest[..len - first]));
         debug_assert_eq!(loaded, Ok(()), "the layout lies inside the segment");
-        Inline::of(&bytes[..len], &[]).unwrap_or(Inline::NONE)
+        Inline::from_slice(&bytes[..len]).unwrap_or(Inline::NONE)
     }
 
     #[cold]
