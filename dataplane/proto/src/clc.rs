@@ -26,6 +26,7 @@
 //! always with a single link.
 
 mod client;
+mod handshake;
 mod reader;
 mod server;
 
@@ -33,8 +34,8 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use pollux_wire::clc::{
-    Attachment, Contact, Decline, DeclineV2, Diagnosis, Endpoint, FirstContact, IpArea, Kind,
-    MESSAGE_BYTES_MAX, OsType, Sync, UEIDS_MAX, VendorOptions, Version,
+    Attachment, Contact, Decline, DeclineV2, Diagnosis, Endpoint, Extension, FirstContact, IpArea,
+    Kind, MESSAGE_BYTES_MAX, OsType, Sync, UEIDS_MAX, VendorOptions, Version,
 };
 use pollux_wire::field::{
     AlertToken, BufferSizeCode, Gid, Mac, MtuCode, PeerId, Psn, Qpn, RmbeIndex, Ueid,
@@ -42,13 +43,14 @@ use pollux_wire::field::{
 use pollux_wire::llc;
 use thiserror::Error;
 
-pub use self::client::Client;
+pub use self::client::{Client, ClientSide};
+pub use self::handshake::{Handshake, Side};
 pub use self::reader::{Progress, Reader};
-pub use self::server::{Candidate, Server};
-use crate::diagnosis::{DecidedBy, Fallback};
+pub use self::server::{Candidate, Question, Server, ServerSide};
+use crate::diagnosis::Fallback;
 use crate::link::RToken;
 
-/// How long each side waits for the other's next message.
+/// How long each side of Linux waits for the other's next message; the value for [`Local::wait`].
 pub const MESSAGE_WAIT: Duration = Duration::from_secs(6);
 /// How long a side whose link was not confirmed waits for a Decline before it sends one.
 pub const DECLINE_WAIT: Duration = Duration::from_secs(1);
@@ -116,6 +118,8 @@ pub struct Local {
     pub options: VendorOptions,
     /// Whether credits may be agreed by byte 51 alone.
     pub bare_credits: BareCredits,
+    /// How long to wait for each message of the peer; [`MESSAGE_WAIT`] as in Linux.
+    pub wait: Duration,
     /// What version 1 needs; `None`: not spoken.
     pub v1: Option<V1Local>,
 }
@@ -180,25 +184,33 @@ impl Local {
         }
     }
 
-    /// The first contact extension to announce.
-    fn first_contact(&self, terms: &Terms, own: &LocalEndpoint) -> FirstContact {
-        FirstContact {
+    /// What an Accept or Confirm says beside the endpoint.
+    fn extension(&self, terms: &Terms, own: &LocalEndpoint) -> Extension {
+        let contact = terms.contact;
+        let Some(eid) = terms.eid else {
+            return Extension::V1 { contact };
+        };
+        let limits = if terms.release == 0 {
+            (0, 0)
+        } else {
+            (terms.max_conns, terms.max_links)
+        };
+        let first = FirstContact {
             attachment: own.attachment,
             os: OsType::LINUX,
             release: terms.release,
             host_name: self.host_name,
-            max_conns: if terms.release == 0 {
-                0
-            } else {
-                terms.max_conns
-            },
-            max_links: if terms.release == 0 {
-                0
-            } else {
-                terms.max_links
-            },
+            max_conns: limits.0,
+            max_links: limits.1,
             features: 0,
             options: terms.options,
+        };
+        match contact {
+            Contact::First => Extension::V2 {
+                eid,
+                first: Some(first),
+            },
+            Contact::Subsequent => Extension::V2 { eid, first: None },
         }
     }
 
@@ -401,6 +413,18 @@ pub enum Waiting {
     Decline,
 }
 
+impl Waiting {
+    /// The message that ends the wait.
+    const fn kind(self) -> Kind {
+        match self {
+            Waiting::Proposal => Kind::Proposal,
+            Waiting::Accept => Kind::Accept,
+            Waiting::Confirm => Kind::Confirm,
+            Waiting::Decline => Kind::Decline,
+        }
+    }
+}
+
 impl core::fmt::Display for Waiting {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
@@ -429,13 +453,12 @@ pub enum HandshakeError {
         waiting: Waiting,
     },
     /// Nothing came.
-    #[error(
-        "no {waiting} came within {} s; the peer hangs or does not speak SMC",
-        MESSAGE_WAIT.as_secs()
-    )]
+    #[error("no {waiting} came within {wait:?}; the peer hangs or does not speak SMC")]
     TimedOut {
         /// What was due.
         waiting: Waiting,
+        /// How long we waited.
+        wait: Duration,
     },
     /// The TCP stream ended.
     #[error("the peer closed the TCP connection while a {waiting} was due")]
@@ -464,47 +487,6 @@ impl From<pollux_wire::Error> for HandshakeError {
     fn from(error: pollux_wire::Error) -> HandshakeError {
         HandshakeError::Malformed(error)
     }
-}
-
-/// Orders not yet taken. One call puts out at most a message and a result; the owner takes them
-/// after each.
-#[derive(Clone, Debug)]
-struct Outbox<Q>(ArrayVec<Output<Q>, 4>);
-
-impl<Q> Outbox<Q> {
-    const fn new() -> Outbox<Q> {
-        Outbox(ArrayVec::new_const())
-    }
-
-    fn put(&mut self, output: Output<Q>) {
-        self.0.push(output);
-    }
-
-    fn take(&mut self) -> Option<Output<Q>> {
-        self.0.pop_at(0)
-    }
-
-    /// Ends the handshake: questions not yet taken are void.
-    fn finish(&mut self, outcome: Outcome) {
-        self.0.retain(|output| !matches!(output, Output::Ask(_)));
-        self.put(Output::Done(outcome));
-    }
-
-    /// Sends what `emit` writes. What we emit fits and is legal by construction.
-    fn send(&mut self, emit: impl FnOnce(&mut [u8]) -> Result<usize, pollux_wire::Error>) {
-        let mut bytes = Bytes::from([0; MESSAGE_BYTES_MAX]);
-        let len = emit(&mut bytes).expect("our own messages are legal and fit");
-        bytes.truncate(len);
-        self.put(Output::Send(bytes));
-    }
-}
-
-fn fallback(diagnosis: Diagnosis, by: DecidedBy, sync: Sync) -> Outcome {
-    Outcome::Fallback(Fallback {
-        diagnosis,
-        by,
-        sync,
-    })
 }
 
 #[cfg(test)]

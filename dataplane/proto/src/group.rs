@@ -5,10 +5,10 @@
 //! also one queue pair. A connection is in a group from before its alert token is announced until
 //! both sides are done with it.
 //!
-//! | we are | a new connection joins the active group with | and |
-//! |---|---|---|
-//! | server | the peer id and GID of the Proposal, the version chosen | room for one more |
-//! | client | the peer id, GID and queue pair of the Accept, its version | nothing: the server chose |
+//! | we are | a new connection joins the active group with |
+//! |---|---|
+//! | server | the peer id and GID of the Proposal, the version chosen, and room for one more |
+//! | client | the peer id, GID, version and queue pair of the Accept; the server chose |
 //!
 //! In version 1 the MAC must match too. A group that no connection uses is kept for ten minutes, so
 //! that the next one is quick; the client keeps it ten seconds longer, so that the server ends it.

@@ -1,47 +1,74 @@
 //! The client: offers, takes the server's choice, confirms it.
 
+use arrayvec::ArrayVec;
 use pollux_wire::clc::{
-    Accept, Attachment, Confirm, Contact, Decline, Diagnosis, Extension, FirstContact, Form,
-    Header, IsmV1, Kind, Oui, PathCode, Proposal, SeidUse, V1Offer, V1Paths, V2Offer, V2Paths,
-    VendorOptions, Version,
+    Accept, Attachment, Confirm, Contact, Diagnosis, Extension, FirstContact, Form, Header, IsmV1,
+    Oui, PathCode, Proposal, SeidUse, V1Offer, V1Paths, V2Offer, V2Paths, VendorOptions, Version,
 };
 use pollux_wire::field::Gid;
 
+use super::handshake::{Handshake, Side, State};
 use super::{
-    Agreed, BareCredits, DECLINE_WAIT, DEFAULT_MAX_CONNS, HandshakeError, LINKS_MAX, Local,
-    LocalEndpoint, MAX_CONNS_LEAST, MESSAGE_WAIT, Outbox, Outcome, Output, PeerEndpoint, RELEASE,
-    Terms, Waiting, fallback, sync_of,
+    Agreed, BareCredits, DEFAULT_MAX_CONNS, LINKS_MAX, Local, LocalEndpoint, MAX_CONNS_LEAST,
+    Outcome, PeerEndpoint, RELEASE, Terms, Waiting,
 };
-use crate::diagnosis::DecidedBy;
 use crate::time::Instant;
 
 /// Most links a server may ask for; Linux knows no more.
 const MAX_LINKS_MOST: u8 = 2;
 
-/// One handshake from the client's side. See the [module text](super) for how to drive it.
+/// One handshake from the client's side.
+///
+/// [`Output::Ask`](super::Output::Ask) carries what the server chose. On first contact make a queue
+/// pair, bring it to the server's side, post its receives, and register an RMB; on subsequent
+/// contact find the link group by peer id, GID and QPN, and confirm the RMB's key there. Then call
+/// [`Client::provide`], or [`Handshake::decline`]: with [`Diagnosis::SYNCERR`] if there is no such
+/// group.
+pub type Client = Handshake<ClientSide>;
+
+/// How far a client has come.
 #[derive(Clone, Debug)]
-pub struct Client {
-    local: Local,
-    state: State,
-    outbox: Outbox<Agreed>,
-}
+pub struct ClientSide(Step);
 
 #[derive(Clone, Debug)]
-enum State {
+enum Step {
     /// Proposal sent.
     AcceptDue { until: Instant },
-    /// The owner was asked to prepare.
-    Preparing { accept: Accept, agreed: Agreed },
-    /// Confirm of a first contact sent; the link is being confirmed.
-    LinkDue { agreed: Agreed },
-    /// The link failed; a Decline may explain it.
-    DeclineDue {
-        until: Instant,
-        version: Version,
-        diagnosis: Diagnosis,
+    /// The owner was asked to prepare. How the server thinks the hosts are attached.
+    Preparing {
+        agreed: Agreed,
+        attachment: Attachment,
     },
-    /// The outcome was put out.
-    Done,
+}
+
+impl Side for ClientSide {
+    type Question = Agreed;
+
+    fn until(&self) -> Option<Instant> {
+        match self.0 {
+            Step::AcceptDue { until } => Some(until),
+            Step::Preparing { .. } => None,
+        }
+    }
+
+    fn waiting(&self) -> Waiting {
+        match self.0 {
+            Step::AcceptDue { .. } => Waiting::Accept,
+            Step::Preparing { .. } => Waiting::Decline,
+        }
+    }
+
+    /// Linux declines in version 1 before it has seen the server's version.
+    fn version(&self) -> Version {
+        match self.0 {
+            Step::AcceptDue { .. } => Version::V1,
+            Step::Preparing { agreed, .. } => agreed.terms.version,
+        }
+    }
+
+    fn on_message(client: &mut Client, header: &Header, message: &[u8]) {
+        client.on_accept(header, message);
+    }
 }
 
 impl Client {
@@ -52,215 +79,42 @@ impl Client {
     /// Linux.
     #[must_use]
     pub fn new(local: Local, now: Instant) -> Client {
-        let state = State::AcceptDue {
-            until: now.after(MESSAGE_WAIT),
-        };
-        let mut client = Client {
-            local,
-            state,
-            outbox: Outbox::new(),
-        };
+        let until = now.after(local.wait);
+        let mut client = Handshake::start(local, ClientSide(Step::AcceptDue { until }));
         match client.proposal() {
-            Some(proposal) => client.outbox.send(|out| proposal.emit(out)),
-            None => client.end_with_decline(Version::V1, Diagnosis::NOSMCDEV),
+            Some(proposal) => client.send(|out| proposal.emit(out)),
+            None => client.decline(Diagnosis::NOSMCDEV),
         }
         client
     }
 
-    /// The next order, until there is none. [`Output::Ask`] carries what the server chose: on first
-    /// contact make a queue pair, bring it to the peer's side, post its receives, and register an
-    /// RMB; on subsequent contact find the link group by peer id, GID and QPN and confirm the RMB's
-    /// key there. Then call [`Client::provide`] or [`Client::decline`]; with [`Diagnosis::SYNCERR`]
-    /// if there is no such group.
-    pub fn poll_output(&mut self) -> Option<Output<Agreed>> {
-        self.outbox.take()
-    }
-
-    /// When [`Client::handle_timeout`] is due.
-    #[must_use]
-    pub const fn poll_timeout(&self) -> Option<Instant> {
-        match self.state {
-            State::AcceptDue { until } | State::DeclineDue { until, .. } => Some(until),
-            State::Preparing { .. } | State::LinkDue { .. } | State::Done => None,
-        }
-    }
-
-    /// One whole message came from the server.
-    pub fn handle_message(&mut self, message: &[u8]) {
-        let header = match Header::parse(message) {
-            Ok(header) => header,
-            Err(error) => return self.fail(error.into()),
-        };
-        if header.kind == Kind::Decline {
-            return self.on_decline(message);
-        }
-        match self.state {
-            State::AcceptDue { .. } if header.kind == Kind::Accept => {
-                self.on_accept(&header, message);
-            }
-            State::AcceptDue { .. } => self.fail_out_of_turn(header.kind, Waiting::Accept),
-            State::Preparing { .. } | State::LinkDue { .. } | State::DeclineDue { .. } => {
-                self.fail_out_of_turn(header.kind, Waiting::Decline);
-            }
-            State::Done => {}
-        }
-    }
-
-    /// Time has come to [`Client::poll_timeout`].
-    pub fn handle_timeout(&mut self, now: Instant) {
-        match self.state {
-            State::AcceptDue { until } if until <= now => {
-                self.fail(HandshakeError::TimedOut {
-                    waiting: Waiting::Accept,
-                });
-            }
-            State::DeclineDue {
-                until,
-                version,
-                diagnosis,
-            } if until <= now => {
-                self.end_with_decline(version, diagnosis);
-            }
-            State::AcceptDue { .. }
-            | State::DeclineDue { .. }
-            | State::Preparing { .. }
-            | State::LinkDue { .. }
-            | State::Done => {}
-        }
-    }
-
-    /// The server closed the TCP stream, or it broke.
-    pub fn handle_end(&mut self) {
-        let waiting = match self.state {
-            State::AcceptDue { .. } => Waiting::Accept,
-            State::Preparing { .. } | State::LinkDue { .. } | State::DeclineDue { .. } => {
-                Waiting::Decline
-            }
-            State::Done => return,
-        };
-        self.fail(HandshakeError::Ended { waiting });
-    }
-
     /// Answers the question: sends the Confirm. Without effect if the handshake ended meanwhile.
     pub fn provide(&mut self, own: &LocalEndpoint) {
-        let State::Preparing { accept, agreed } = &self.state else {
+        let State::Talking(ClientSide(Step::Preparing { agreed, attachment })) = self.state else {
             return;
         };
-        let agreed = *agreed;
         let terms = agreed.terms;
-        if let Extension::V2 {
-            first: Some(theirs),
-            ..
-        } = &accept.extension
-            && theirs.attachment == Attachment::Indirect
-            && own.attachment == Attachment::Direct
-        {
-            return self.end_with_decline(terms.version, Diagnosis::NOINDIRECT);
+        // Direct is taken at its word: the packets go to the server's MAC. A gateway must be on
+        // both ways.
+        if (attachment, own.attachment) == (Attachment::Indirect, Attachment::Direct) {
+            return self.decline_as(terms.version, Diagnosis::NOINDIRECT);
         }
         let mut endpoint = self.local.endpoint(terms.version, own, agreed.peer.mtu);
         if agreed.peer_receives.is_some() {
             endpoint.credits = own.receives;
         }
-        let mut gids = arrayvec::ArrayVec::new();
-        let extension = match &accept.extension {
-            Extension::V1 { contact } => Extension::V1 { contact: *contact },
-            Extension::V2 { eid, first: None } => Extension::V2 {
-                eid: *eid,
-                first: None,
-            },
-            Extension::V2 {
-                eid,
-                first: Some(_),
-            } => {
-                gids.push(endpoint.gid);
-                let first = self.local.first_contact(&terms, own);
-                Extension::V2 {
-                    eid: *eid,
-                    first: Some(first),
-                }
-            }
-        };
+        // The one GID we have; written on first contact of version 2 only.
+        let gids = ArrayVec::from_iter([endpoint.gid]);
+        let extension = self.local.extension(&terms, own);
         let confirm = Confirm {
             endpoint,
             extension,
             gids,
         };
-        self.outbox.send(|out| confirm.emit(out));
+        self.send(|out| confirm.emit(out));
         match terms.contact {
             Contact::First => self.state = State::LinkDue { agreed },
             Contact::Subsequent => self.finish(Outcome::Connected(agreed)),
-        }
-    }
-
-    /// Refuses, in answer to the question or while the link is being confirmed. Without effect if
-    /// the handshake ended meanwhile.
-    pub fn decline(&mut self, diagnosis: Diagnosis) {
-        match self.state {
-            State::AcceptDue { .. } => self.end_with_decline(Version::V1, diagnosis),
-            State::Preparing { agreed, .. } | State::LinkDue { agreed } => {
-                self.end_with_decline(agreed.terms.version, diagnosis);
-            }
-            State::DeclineDue { version, .. } => self.end_with_decline(version, diagnosis),
-            State::Done => {}
-        }
-    }
-
-    /// The link of a first contact was confirmed: the handshake is complete.
-    pub fn handle_link_confirmed(&mut self) {
-        if let State::LinkDue { agreed } = self.state {
-            self.finish(Outcome::Connected(agreed));
-        }
-    }
-
-    /// The link of a first contact was not confirmed. Waits a second for the server's Decline, then
-    /// sends one with `diagnosis`.
-    pub fn handle_link_failed(&mut self, now: Instant, diagnosis: Diagnosis) {
-        if let State::LinkDue { agreed } = self.state {
-            let (until, version) = (now.after(DECLINE_WAIT), agreed.terms.version);
-            self.state = State::DeclineDue {
-                until,
-                version,
-                diagnosis,
-            };
-        }
-    }
-
-    /// Whether the outcome is known; it may still lie in [`Client::poll_output`].
-    #[must_use]
-    pub const fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
-    }
-
-    fn finish(&mut self, outcome: Outcome) {
-        self.state = State::Done;
-        self.outbox.finish(outcome);
-    }
-
-    fn fail(&mut self, error: HandshakeError) {
-        if !self.is_done() {
-            self.finish(Outcome::Failed(error));
-        }
-    }
-
-    fn fail_out_of_turn(&mut self, got: Kind, waiting: Waiting) {
-        self.fail(HandshakeError::OutOfTurn { got, waiting });
-    }
-
-    fn end_with_decline(&mut self, version: Version, diagnosis: Diagnosis) {
-        let decline = self.local.decline(version, diagnosis);
-        self.outbox.send(|out| decline.emit(out));
-        self.finish(fallback(diagnosis, DecidedBy::Local, sync_of(diagnosis)));
-    }
-
-    fn on_decline(&mut self, message: &[u8]) {
-        match Decline::parse(message) {
-            Ok(_) if self.is_done() => {}
-            Ok(Decline {
-                diagnosis, sync, ..
-            }) => {
-                self.finish(fallback(diagnosis, DecidedBy::Peer, sync));
-            }
-            Err(error) => self.fail(error.into()),
         }
     }
 
@@ -316,7 +170,7 @@ impl Client {
             Version::V2 => self.local.speaks_v2(),
         };
         if !is_offered || header.path_v1() != PathCode::R {
-            return self.end_with_decline(header.version, Diagnosis::MODEUNSUPP);
+            return self.decline_as(header.version, Diagnosis::MODEUNSUPP);
         }
         let accept = match Accept::parse(message) {
             Ok(accept) => accept,
@@ -329,7 +183,7 @@ impl Client {
         };
         let terms = match self.terms(&accept.extension) {
             Ok(terms) => terms,
-            Err(diagnosis) => return self.end_with_decline(header.version, diagnosis),
+            Err(diagnosis) => return self.decline_as(header.version, diagnosis),
         };
         let peer_receives = self.peer_receives(&terms, accept.endpoint.credits);
         let agreed = Agreed {
@@ -337,8 +191,14 @@ impl Client {
             peer,
             peer_receives,
         };
-        self.state = State::Preparing { accept, agreed };
-        self.outbox.put(Output::Ask(agreed));
+        let attachment = match accept.extension {
+            Extension::V2 {
+                first: Some(first), ..
+            } => first.attachment,
+            Extension::V1 { .. } | Extension::V2 { first: None, .. } => Attachment::Direct,
+        };
+        self.state = State::Talking(ClientSide(Step::Preparing { agreed, attachment }));
+        self.ask(agreed);
     }
 
     /// The server's terms, or why we cannot take them.

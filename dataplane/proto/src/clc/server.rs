@@ -1,26 +1,20 @@
 //! The server: judges an offer, chooses, and checks the confirmation.
 
 use pollux_wire::clc::{
-    Accept, Confirm, Contact, Decline, Diagnosis, Extension, Form, Header, IpArea, Kind, Oui,
-    Proposal, V1Offer, V2Offer, VendorOptions, Version,
+    Accept, Confirm, Contact, Diagnosis, Extension, Form, Header, IpArea, Oui, Proposal, V1Offer,
+    V2Offer, VendorOptions, Version,
 };
 use pollux_wire::field::{Gid, Mac, PeerId, Ueid};
 
+use super::handshake::{Handshake, Side, State};
 use super::{
-    Agreed, BareCredits, DECLINE_WAIT, DEFAULT_MAX_CONNS, HandshakeError, LINKS_MAX, Local,
-    LocalEndpoint, MAX_CONNS_LEAST, MESSAGE_WAIT, Outbox, Outcome, Output, PeerEndpoint, RELEASE,
-    Terms, Waiting, fallback, sync_of,
+    Agreed, BareCredits, DEFAULT_MAX_CONNS, HandshakeError, LINKS_MAX, Local, LocalEndpoint,
+    MAX_CONNS_LEAST, Outcome, PeerEndpoint, RELEASE, Terms, Waiting,
 };
-use crate::diagnosis::DecidedBy;
 use crate::time::Instant;
 
-/// One handshake from the server's side. See the [module text](super) for how to drive it.
-#[derive(Clone, Debug)]
-pub struct Server {
-    local: Local,
-    state: State,
-    outbox: Outbox<Question>,
-}
+/// One handshake from the server's side.
+pub type Server = Handshake<ServerSide>;
 
 /// What the server asks its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,125 +59,71 @@ struct Accepted {
     credits: u8,
 }
 
+/// How far a server has come.
 #[derive(Clone, Debug)]
-enum State {
+pub struct ServerSide(Step);
+
+#[derive(Clone, Debug)]
+enum Step {
     /// Nothing came yet.
     ProposalDue { until: Instant },
     /// The owner was asked to choose.
     Choosing { candidate: Candidate },
     /// Accept sent.
     ConfirmDue { until: Instant, accepted: Accepted },
-    /// The owner was asked to connect; the link is being confirmed.
-    LinkDue { agreed: Agreed },
-    /// The link failed; a Decline may explain it.
-    DeclineDue {
-        until: Instant,
-        version: Version,
-        diagnosis: Diagnosis,
-    },
-    /// The outcome was put out.
-    Done,
+}
+
+impl Side for ServerSide {
+    type Question = Question;
+
+    fn until(&self) -> Option<Instant> {
+        match self.0 {
+            Step::ProposalDue { until } | Step::ConfirmDue { until, .. } => Some(until),
+            Step::Choosing { .. } => None,
+        }
+    }
+
+    fn waiting(&self) -> Waiting {
+        match self.0 {
+            Step::ProposalDue { .. } => Waiting::Proposal,
+            Step::Choosing { .. } => Waiting::Decline,
+            Step::ConfirmDue { .. } => Waiting::Confirm,
+        }
+    }
+
+    fn version(&self) -> Version {
+        match self.0 {
+            Step::ProposalDue { .. } => Version::V1,
+            Step::Choosing { candidate } => candidate.version,
+            Step::ConfirmDue { accepted, .. } => accepted.terms.version,
+        }
+    }
+
+    fn on_message(server: &mut Server, header: &Header, message: &[u8]) {
+        match server.state {
+            State::Talking(ServerSide(Step::ConfirmDue { accepted, .. })) => {
+                server.on_confirm(&accepted, header, message);
+            }
+            State::Talking(ServerSide(Step::ProposalDue { .. } | Step::Choosing { .. }))
+            | State::LinkDue { .. }
+            | State::DeclineDue { .. }
+            | State::Done => server.on_proposal(message),
+        }
+    }
 }
 
 impl Server {
     /// Starts a handshake on a TCP connection whose client announced SMC.
     #[must_use]
     pub fn new(local: Local, now: Instant) -> Server {
-        let state = State::ProposalDue {
-            until: now.after(MESSAGE_WAIT),
-        };
-        Server {
-            local,
-            state,
-            outbox: Outbox::new(),
-        }
-    }
-
-    /// The next order, until there is none.
-    pub fn poll_output(&mut self) -> Option<Output<Question>> {
-        self.outbox.take()
-    }
-
-    /// When [`Server::handle_timeout`] is due.
-    #[must_use]
-    pub const fn poll_timeout(&self) -> Option<Instant> {
-        match self.state {
-            State::ProposalDue { until }
-            | State::ConfirmDue { until, .. }
-            | State::DeclineDue { until, .. } => Some(until),
-            State::Choosing { .. } | State::LinkDue { .. } | State::Done => None,
-        }
-    }
-
-    /// One whole message came from the client.
-    pub fn handle_message(&mut self, message: &[u8]) {
-        let header = match Header::parse(message) {
-            Ok(header) => header,
-            Err(error) => return self.fail(error.into()),
-        };
-        if header.kind == Kind::Decline {
-            return self.on_decline(message);
-        }
-        match self.state {
-            State::ProposalDue { .. } if header.kind == Kind::Proposal => self.on_proposal(message),
-            State::ConfirmDue { accepted, .. } if header.kind == Kind::Confirm => {
-                self.on_confirm(&accepted, &header, message);
-            }
-            State::ProposalDue { .. } => self.fail_out_of_turn(header.kind, Waiting::Proposal),
-            State::ConfirmDue { .. } => self.fail_out_of_turn(header.kind, Waiting::Confirm),
-            State::Choosing { .. } | State::LinkDue { .. } | State::DeclineDue { .. } => {
-                self.fail_out_of_turn(header.kind, Waiting::Decline);
-            }
-            State::Done => {}
-        }
-    }
-
-    /// Time has come to [`Server::poll_timeout`].
-    pub fn handle_timeout(&mut self, now: Instant) {
-        match self.state {
-            State::ProposalDue { until } if until <= now => {
-                self.fail(HandshakeError::TimedOut {
-                    waiting: Waiting::Proposal,
-                });
-            }
-            State::ConfirmDue { until, .. } if until <= now => {
-                self.fail(HandshakeError::TimedOut {
-                    waiting: Waiting::Confirm,
-                });
-            }
-            State::DeclineDue {
-                until,
-                version,
-                diagnosis,
-            } if until <= now => {
-                self.end_with_decline(version, diagnosis);
-            }
-            State::ProposalDue { .. }
-            | State::ConfirmDue { .. }
-            | State::DeclineDue { .. }
-            | State::Choosing { .. }
-            | State::LinkDue { .. }
-            | State::Done => {}
-        }
-    }
-
-    /// The client closed the TCP stream, or it broke.
-    pub fn handle_end(&mut self) {
-        let waiting = match self.state {
-            State::ProposalDue { .. } => Waiting::Proposal,
-            State::ConfirmDue { .. } => Waiting::Confirm,
-            State::Choosing { .. } | State::LinkDue { .. } | State::DeclineDue { .. } => {
-                Waiting::Decline
-            }
-            State::Done => return,
-        };
-        self.fail(HandshakeError::Ended { waiting });
+        let until = now.after(local.wait);
+        Handshake::start(local, ServerSide(Step::ProposalDue { until }))
     }
 
     /// Answers [`Question::Choose`]: sends the Accept. Without effect if the handshake ended
     /// meanwhile.
     pub fn accept(&mut self, now: Instant, contact: Contact, own: &LocalEndpoint) {
-        let State::Choosing { candidate } = self.state else {
+        let State::Talking(ServerSide(Step::Choosing { candidate })) = self.state else {
             return;
         };
         let terms = Terms {
@@ -197,101 +137,19 @@ impl Server {
         };
         let mut endpoint = self.local.endpoint(terms.version, own, self.local.mtu);
         endpoint.credits = self.credits_to_announce(&terms, own);
-        let extension = match (candidate.eid, contact) {
-            (None, contact) => Extension::V1 { contact },
-            (Some(eid), Contact::Subsequent) => Extension::V2 { eid, first: None },
-            (Some(eid), Contact::First) => Extension::V2 {
-                eid,
-                first: Some(self.local.first_contact(&terms, own)),
-            },
-        };
+        let extension = self.local.extension(&terms, own);
         let accept = Accept {
             endpoint,
             extension,
         };
-        self.outbox.send(|out| accept.emit(out));
+        self.send(|out| accept.emit(out));
         let accepted = Accepted {
             terms,
             candidate,
             credits: endpoint.credits,
         };
-        self.state = State::ConfirmDue {
-            until: now.after(MESSAGE_WAIT),
-            accepted,
-        };
-    }
-
-    /// Refuses, in answer to a question or at any time before the outcome. Without effect if the
-    /// handshake ended meanwhile.
-    pub fn decline(&mut self, diagnosis: Diagnosis) {
-        let version = match self.state {
-            State::ProposalDue { .. } => Version::V1,
-            State::Choosing { candidate } => candidate.version,
-            State::ConfirmDue { accepted, .. } => accepted.terms.version,
-            State::LinkDue { agreed } => agreed.terms.version,
-            State::DeclineDue { version, .. } => version,
-            State::Done => return,
-        };
-        self.end_with_decline(version, diagnosis);
-    }
-
-    /// The link of a first contact was confirmed: the handshake is complete.
-    pub fn handle_link_confirmed(&mut self) {
-        if let State::LinkDue { agreed } = self.state {
-            self.finish(Outcome::Connected(agreed));
-        }
-    }
-
-    /// The link of a first contact was not confirmed. Waits a second for the client's Decline, then
-    /// sends one with `diagnosis`.
-    pub fn handle_link_failed(&mut self, now: Instant, diagnosis: Diagnosis) {
-        if let State::LinkDue { agreed } = self.state {
-            let (until, version) = (now.after(DECLINE_WAIT), agreed.terms.version);
-            self.state = State::DeclineDue {
-                until,
-                version,
-                diagnosis,
-            };
-        }
-    }
-
-    /// Whether the outcome is known; it may still lie in [`Server::poll_output`].
-    #[must_use]
-    pub const fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
-    }
-
-    fn finish(&mut self, outcome: Outcome) {
-        self.state = State::Done;
-        self.outbox.finish(outcome);
-    }
-
-    fn fail(&mut self, error: HandshakeError) {
-        if !self.is_done() {
-            self.finish(Outcome::Failed(error));
-        }
-    }
-
-    fn fail_out_of_turn(&mut self, got: Kind, waiting: Waiting) {
-        self.fail(HandshakeError::OutOfTurn { got, waiting });
-    }
-
-    fn end_with_decline(&mut self, version: Version, diagnosis: Diagnosis) {
-        let decline = self.local.decline(version, diagnosis);
-        self.outbox.send(|out| decline.emit(out));
-        self.finish(fallback(diagnosis, DecidedBy::Local, sync_of(diagnosis)));
-    }
-
-    fn on_decline(&mut self, message: &[u8]) {
-        match Decline::parse(message) {
-            Ok(_) if self.is_done() => {}
-            Ok(Decline {
-                diagnosis, sync, ..
-            }) => {
-                self.finish(fallback(diagnosis, DecidedBy::Peer, sync));
-            }
-            Err(error) => self.fail(error.into()),
-        }
+        let until = now.after(self.local.wait);
+        self.state = State::Talking(ServerSide(Step::ConfirmDue { until, accepted }));
     }
 
     fn on_proposal(&mut self, message: &[u8]) {
@@ -301,10 +159,10 @@ impl Server {
         };
         match self.choose(&proposal) {
             Ok(candidate) => {
-                self.state = State::Choosing { candidate };
-                self.outbox.put(Output::Ask(Question::Choose(candidate)));
+                self.state = State::Talking(ServerSide(Step::Choosing { candidate }));
+                self.ask(Question::Choose(candidate));
             }
-            Err(diagnosis) => self.end_with_decline(proposal.version(), diagnosis),
+            Err(diagnosis) => self.decline_as(proposal.version(), diagnosis),
         }
     }
 
@@ -437,7 +295,7 @@ impl Server {
     fn on_confirm(&mut self, accepted: &Accepted, header: &Header, message: &[u8]) {
         let terms = accepted.terms;
         if header.version != terms.version {
-            return self.end_with_decline(terms.version, Diagnosis::VERSMISMAT);
+            return self.decline_as(terms.version, Diagnosis::VERSMISMAT);
         }
         let confirm = match Confirm::parse(message) {
             Ok(confirm) => confirm,
@@ -452,7 +310,7 @@ impl Server {
             Err(error) => return self.fail(error),
         };
         if let Err(diagnosis) = check_confirm(&terms, &confirm.extension) {
-            return self.end_with_decline(terms.version, diagnosis);
+            return self.decline_as(terms.version, diagnosis);
         }
         // Where packets go was settled by the Proposal, as in Linux.
         peer.gid = accepted.candidate.gid;
@@ -460,7 +318,7 @@ impl Server {
         let peer_receives = match (accepted.credits, confirm.endpoint.credits) {
             (0, _) => None,
             (_, 0) if terms.options.contains(VendorOptions::CREDITS) => {
-                return self.end_with_decline(terms.version, Diagnosis::CREDITSERR);
+                return self.decline_as(terms.version, Diagnosis::CREDITSERR);
             }
             (_, 0) => None,
             (_, receives) => Some(receives),
@@ -473,7 +331,7 @@ impl Server {
         match terms.contact {
             Contact::First => {
                 self.state = State::LinkDue { agreed };
-                self.outbox.put(Output::Ask(Question::Connect(agreed)));
+                self.ask(Question::Connect(agreed));
             }
             Contact::Subsequent => self.finish(Outcome::Connected(agreed)),
         }

@@ -59,7 +59,7 @@ impl Engine {
             mac: params.local.mac,
             gid: params.local.gid,
             qpn: params.local.qpn,
-            link_number: LinkNumber(params.link_number.0.wrapping_add(1)),
+            link_number: LinkNumber(params.link_number.0.saturating_add(1)),
             mtu: None,
             psn: Psn::from_low_bits(0),
             credits: 0,
