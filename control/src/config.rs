@@ -280,12 +280,14 @@ impl Config {
         }
     }
 
-    /// Checks a configuration that a program has made, with the rules of the files.
+    /// Checks a configuration that a program has made, with the rules of the files. `origin`
+    /// stands for the program in the findings, which have no line numbers.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn validate(&self) -> Result<(), ConfigErrors> {
-        Config::from_toml_str(&self.to_toml(), "configuration").map(|_| ())
+    pub fn validate(&self, origin: &str) -> Result<(), ConfigErrors> {
+        let result = Config::from_toml_str(&self.to_toml(), origin);
+        result.map(|_| ()).map_err(ConfigErrors::without_lines)
     }
 
     /// Whether the client side speaks SMC to `address`.

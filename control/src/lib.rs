@@ -1,13 +1,18 @@
 //! The control plane: configuration, cores, sockets, the control thread's reactor and its
 //! JSON-RPC, and the two programs `polluxd` (the appliance) and `pollux` (the operator's tool).
 
+pub mod cli;
 pub mod config;
 pub mod core_lock;
 pub mod cores;
 pub mod exit;
 pub mod host;
+pub mod log;
 pub mod nearest;
 pub mod reactor;
 pub mod rpc;
+pub mod runtime_dir;
+pub mod start;
+pub mod unix_socket;
 pub mod view;
 mod words;

@@ -334,6 +334,42 @@ pub struct ConfigView {
     pub rows: Vec<ConfigRow>,
 }
 
+/// A worker that would run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedWorker {
+    /// Number of the worker.
+    pub worker: usize,
+    /// Its core.
+    pub core: u32,
+    /// How it would wait at first.
+    pub poll: PollMode,
+}
+
+/// What an appliance with a configuration would do on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckView {
+    /// The file; empty for the built-in default.
+    pub file: String,
+    /// The workers.
+    pub workers: Vec<PlannedWorker>,
+    /// Cores of control and helper threads, as a list.
+    pub other_cores: String,
+    /// Folder of the sockets.
+    pub runtime_dir: String,
+    /// The control socket.
+    pub control_socket: String,
+    /// The socket of attached programs.
+    pub attach_socket: String,
+    /// Where soft devices meet.
+    pub fabric_dir: String,
+    /// Folder of the core locks.
+    pub lock_dir: String,
+    /// Bytes of the rings of one session.
+    pub session_bytes: u64,
+    /// What an operator who wants low latency should know.
+    pub warnings: Vec<String>,
+}
+
 impl ConfigView {
     /// Shows `config`, which was read from `file`.
     #[must_use]

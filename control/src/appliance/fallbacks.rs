@@ -1,5 +1,7 @@
 //! Which connections stayed on TCP, and why.
 
+use pollux_proto::diagnosis::DecidedBy;
+use pollux_proto::link::Role;
 use pollux_wire::clc::Diagnosis;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -8,22 +10,12 @@ use std::time::SystemTime;
 /// The newest fallbacks kept one by one; all are counted by their reason.
 const KEPT: usize = 256;
 
-/// Who opened the TCP connection.
-pub(crate) use pollux_proto::Role;
-
-/// Who decided that a connection stays on TCP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
-pub(crate) enum DecidedBy {
-    Us,
-    Peer,
-}
-
 /// One connection that stayed on TCP.
 #[derive(Clone, Debug)]
 pub(crate) struct Fallback {
     pub(crate) at: SystemTime,
     pub(crate) role: Role,
-    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) peer: SocketAddr,
     pub(crate) by: DecidedBy,
     pub(crate) diagnosis: Diagnosis,
     pub(crate) text: String,

@@ -51,6 +51,14 @@ impl ConfigErrors {
         ConfigErrors(vec![error])
     }
 
+    /// The findings without the lines of a text that nobody has seen.
+    pub(super) fn without_lines(mut self) -> ConfigErrors {
+        for error in &mut self.0 {
+            error.line = 0;
+        }
+        self
+    }
+
     /// The findings.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.0.iter()

@@ -221,12 +221,15 @@ fn keys_that_do_not_fit_together_are_told_with_both_values() {
 fn a_configuration_made_by_a_program_is_checked_by_the_same_rules() {
     let mut config = Config::default();
     config.attach.slots = 5000;
-    let found = config.validate().expect_err("too many slots").to_string();
+    let found = config
+        .validate("program")
+        .expect_err("too many slots")
+        .to_string();
     assert!(
-        found.contains("attach.slots: out of range (5000)"),
+        found.starts_with("program: attach.slots: out of range (5000)"),
         "{found}"
     );
-    assert_eq!(full().validate(), Ok(()));
+    assert_eq!(full().validate("program"), Ok(()));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::text::{Column, View, bytes, table};
 use super::{
-    ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkView, MemoryView,
-    OwnerView, StatsView, VersionView, WorkerView,
+    CheckView, ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkView,
+    MemoryView, OwnerView, PlannedWorker, StatsView, VersionView, WorkerView,
 };
 use Column::{Number, Words};
 
@@ -405,6 +405,34 @@ impl View for ConfigView {
             "# from {file}; * differs from the default\n{}",
             table(&columns, rows)
         )
+    }
+}
+
+impl View for CheckView {
+    fn text(&self) -> String {
+        let file = match self.file.as_str() {
+            "" => "built-in default",
+            file => file,
+        };
+        let mut text = format!("{file}: no mistakes\n");
+        for worker in &self.workers {
+            let PlannedWorker { worker, core, poll } = worker;
+            text.push_str(&format!("worker {worker}: core {core}, {poll}\n"));
+        }
+        for (name, value) in [
+            ("control thread", format!("cores {}", self.other_cores)),
+            ("control socket", self.control_socket.clone()),
+            ("attach socket", self.attach_socket.clone()),
+            ("fabric folder", self.fabric_dir.clone()),
+            ("lock folder", self.lock_dir.clone()),
+            ("rings of one session", bytes(self.session_bytes)),
+        ] {
+            text.push_str(&format!("{name}: {value}\n"));
+        }
+        for warning in &self.warnings {
+            text.push_str(&format!("warning: {warning}\n"));
+        }
+        text
     }
 }
 

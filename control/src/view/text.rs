@@ -8,6 +8,15 @@ pub trait View {
     fn text(&self) -> String;
 }
 
+impl<T> View for Vec<T>
+where
+    [T]: View,
+{
+    fn text(&self) -> String {
+        self.as_slice().text()
+    }
+}
+
 /// Columns of a table, with the side to which they are set.
 pub(super) enum Column {
     /// Words: set to the left.

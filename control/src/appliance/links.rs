@@ -1,0 +1,429 @@
+//! Links and link groups: queue pairs made, connected, moved into a worker and back; LLC.
+
+use super::handshake::HandshakeId;
+use super::memory::{ConnBuffers, LinkMemory};
+use super::state::{GroupKey, LinkPhase, LinkState, Place};
+use super::workers::News;
+use super::{Appliance, random};
+use crate::view::InlineView;
+use pollux_proto::clc::{Agreed, LocalEndpoint};
+use pollux_proto::group::{GroupId, PeerKey};
+use pollux_proto::link::{LinkEnd, RToken, Role};
+use pollux_proto::llc::{Engine, EngineParams, Output, RkeyTag};
+use pollux_provider::{
+    CreateQpError, Device, Errno, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr, WcStatus,
+};
+use pollux_wire::clc::{Attachment, Diagnosis};
+use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
+use pollux_wire::llc::DeleteReason;
+use pollux_worker::{Command, Link, LinkId, Report};
+
+/// "Receiver not ready" delay asked of the peer: 0.06 ms, as Linux sets it.
+const MIN_RNR_TIMER: u8 = 5;
+/// Acknowledge timeout: 134 ms, as Linux sets it.
+const ACK_TIMEOUT: u8 = 15;
+/// Retries after a timeout: about a second in all, after which the peer counts as dead.
+const RETRY_COUNT: u8 = 6;
+/// Retries after "receiver not ready": for ever, as against a Linux peer nothing else is right.
+const RNR_RETRY: u8 = 7;
+/// Tags of DELETE RKEY requests have this bit, those of CONFIRM RKEY are handshakes.
+const DELETE_TAG: u64 = 1 << 63;
+
+impl<D: Device> LinkState<D> {
+    /// Our endpoint for a connection on this link; `None` for buffers of a size that CLC cannot
+    /// name.
+    pub(crate) fn endpoint(&self, buffers: &ConnBuffers, token: u32) -> Option<LocalEndpoint> {
+        Some(LocalEndpoint {
+            qpn: Qpn::from_low_bits(self.qpn),
+            psn: Psn::from_low_bits(self.psn),
+            rtoken: RToken { rkey: Rkey(buffers.rkey.0), address: buffers.addr },
+            rmbe_index: RmbeIndex::new(1)?,
+            alert_token: AlertToken::new(token)?,
+            rmbe_size: BufferSizeCode::from_bytes(buffers.rmbe_bytes)?,
+            receives: u8::try_from(self.caps.recv_wr).unwrap_or(u8::MAX),
+            attachment: Attachment::Direct,
+        })
+    }
+}
+
+impl<D> Appliance<D>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    /// Creates a queue pair with the inline size of the configuration, or with none where the
+    /// device refuses that.
+    fn create_qp(&self, worker: usize) -> Result<(D::Qp, InlineView), CreateQpError> {
+        let device = &self.config.device;
+        let caps = |inline_bytes| QpCaps {
+            send_wr: device.send_wr,
+            recv_wr: device.recv_wr,
+            send_sge: 2,
+            recv_sge: 1,
+            inline_bytes,
+        };
+        let group = self.workers[worker].port.group;
+        let create =
+            |inline| self.device.create_qp(group, &QpSpec { kind: QpKind::Rc, caps: caps(inline) });
+        let asked_bytes = device.inline_bytes;
+        let view = |granted_bytes, found: &str, attempts| InlineView {
+            asked_bytes,
+            granted_bytes,
+            found: found.to_string(),
+            attempts,
+        };
+        match create(asked_bytes) {
+            Ok(qp) => {
+                let granted = qp.caps().inline_bytes;
+                Ok((qp, view(granted, "first try", 1)))
+            }
+            Err(error)
+                if asked_bytes > 0
+                    && [Errno::INVAL, Errno::NOMEM, Errno::NOSPC, Errno::OPNOTSUPP]
+                        .contains(&error.errno) =>
+            {
+                let qp = create(0)?;
+                let granted = qp.caps().inline_bytes;
+                Ok((qp, view(granted, "none after a refusal", 2)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the group and the queue pair of a first contact.
+    pub(crate) fn make_link(
+        &mut self,
+        worker: usize,
+        role: Role,
+        key: PeerKey,
+        (peer_qpn, max_conns): (Option<Qpn>, u8),
+        first: HandshakeId,
+    ) -> Result<GroupId, Diagnosis> {
+        let (qp, inline) = self.create_qp(worker).map_err(|error| {
+            tracing::error!(%error, "cannot create a queue pair");
+            Diagnosis::MEM
+        })?;
+        let caps = qp.caps();
+        let pages = self.pages();
+        let memory = LinkMemory::create(&self.device, caps, pages).map_err(|error| {
+            tracing::error!(%error, "cannot make a link");
+            Diagnosis::MEM
+        })?;
+        let psn = random::<u32>() & 0xff_ffff;
+        let state = &mut self.workers[worker];
+        let (index, _) = state.port.links.take().ok_or_else(|| {
+            tracing::warn!("all links of the worker are in use; raise workers.links_max");
+            Diagnosis::MEM
+        })?;
+        let group = match state.groups.create(role, key, peer_qpn, max_conns) {
+            Ok(group) => group,
+            Err(error) => {
+                tracing::warn!(%error, "cannot make a link group");
+                state.port.links.put(index);
+                return Err(Diagnosis::MEM);
+            }
+        };
+        self.inline_found = Some(inline.clone());
+        let link = LinkState {
+            link: LinkId(index),
+            phase: LinkPhase::Made,
+            qpn: qp.qpn(),
+            qp: Some(qp),
+            psn,
+            caps,
+            inline,
+            memory,
+            engine: None,
+            peer: None,
+            ueid: None,
+            first: Some(first),
+            waiting: Vec::new(),
+            quarantine: Vec::new(),
+        };
+        state.links.insert(group, link);
+        Ok(group)
+    }
+
+    /// Connects the queue pair of a first contact and moves it into the worker.
+    pub(crate) fn connect_link(
+        &mut self,
+        key: GroupKey,
+        agreed: &Agreed,
+    ) -> Result<(), Diagnosis> {
+        let state = &mut self.workers[key.worker];
+        let link = state.links.get_mut(&key.group).ok_or(Diagnosis::NOACTLINK)?;
+        let mut qp = link.qp.take().ok_or(Diagnosis::INTERR)?;
+        let peer = agreed.peer;
+        let rtr = RtrAttr {
+            path_mtu: peer.mtu.bytes(),
+            peer_qpn: peer.qpn.get(),
+            rq_psn: peer.psn.get(),
+            min_rnr_timer: MIN_RNR_TIMER,
+            peer_gid: peer.gid.0,
+            peer_mac: peer.mac.0,
+            hop_limit: 1,
+        };
+        let rts = RtsAttr {
+            sq_psn: link.psn,
+            timeout: ACK_TIMEOUT,
+            retry_count: RETRY_COUNT,
+            rnr_retry: RNR_RETRY,
+        };
+        let connected = self
+            .device
+            .to_init(&mut qp)
+            .and_then(|()| self.device.to_rtr(&mut qp, &rtr))
+            .and_then(|()| self.device.to_rts(&mut qp, &rts));
+        if let Err(error) = connected {
+            tracing::warn!(%error, "cannot connect a queue pair");
+            link.qp = Some(qp);
+            return Err(Diagnosis::ERR_RDYLNK);
+        }
+        link.peer = Some(peer);
+        link.ueid = agreed.terms.eid;
+        link.phase = LinkPhase::Adopting;
+        let (receive, send) = (link.memory.receive.clone(), link.memory.send.clone());
+        let bookkeeping = Box::new(Link::new(link.link, link.caps, receive, send));
+        state.port.send(Command::AdoptLink { qp, link: bookkeeping });
+        Ok(())
+    }
+
+    /// The worker polls the link: LLC can begin.
+    fn link_adopted(&mut self, worker: usize, link: LinkId) {
+        let now = self.now();
+        let state = &mut self.workers[worker];
+        let Some(group) = state.group_of_link(link) else { return };
+        let Some(record) = state.links.get_mut(&group) else { return };
+        let Some(first) = record.first else { return };
+        let Some(agreed) = self
+            .handshakes
+            .get(&first)
+            .and_then(|handshake| handshake.reserved.as_ref())
+            .and_then(|reserved| reserved.agreed)
+        else {
+            // The handshake ended meanwhile and took the group with it.
+            return;
+        };
+        let Some(role) = state.groups.get(group).map(|group| group.role()) else { return };
+        let local = LinkEnd {
+            mac: state.local.mac,
+            gid: state.local.gid,
+            qpn: Qpn::from_low_bits(record.qpn),
+        };
+        record.phase = LinkPhase::Running;
+        record.engine = Some(Engine::new(EngineParams::new(role, &agreed, local), now));
+        self.link_is_adopted(first);
+        self.pump_link(GroupKey { worker, group });
+    }
+
+    /// Carries out what LLC orders on a link.
+    pub(crate) fn pump_link(&mut self, key: GroupKey) {
+        loop {
+            let now = self.now();
+            let state = &mut self.workers[key.worker];
+            let Some(link) = state.links.get_mut(&key.group) else { return };
+            let (id, first) = (link.link, link.first);
+            let Some(output) = link.engine.as_mut().and_then(|engine| engine.poll_output(now))
+            else {
+                return;
+            };
+            match output {
+                Output::Send(message) => {
+                    let message = message.iter().copied().collect();
+                    state.port.send(Command::SendLlc { link: id, message });
+                }
+                Output::LinkConfirmed => {
+                    if let Some(peer) = link.peer {
+                        state.groups.activate(now, key.group, peer.qpn);
+                    }
+                    if let Some(first) = first {
+                        self.link_is_confirmed(first);
+                    }
+                }
+                Output::RkeyConfirmed { tag } if tag.0 & DELETE_TAG == 0 => {
+                    self.rkey_is_answered(HandshakeId(tag.0), Ok(()));
+                }
+                Output::RkeyFailed { tag, why } if tag.0 & DELETE_TAG == 0 => {
+                    tracing::warn!(%why, "the peer did not take a receive buffer");
+                    self.rkey_is_answered(HandshakeId(tag.0), Err(Diagnosis::ERR_REGBUF));
+                }
+                Output::RkeyConfirmed { .. }
+                | Output::RkeyDeleted { .. }
+                | Output::RkeyFailed { .. }
+                | Output::PeerRkey(_)
+                | Output::PeerDeletedRkey(_)
+                | Output::PeerCredits(_) => {}
+                Output::GroupDeleted { reason, by } => {
+                    tracing::info!(group = %key.group, ?reason, ?by, "link group ended");
+                    self.drop_group(key, Diagnosis::NOACTLINK);
+                }
+                Output::Failed(failure) => {
+                    tracing::warn!(group = %key.group, %failure, "link failed");
+                    self.drop_group(key, failure.diagnosis());
+                }
+            }
+        }
+    }
+
+    /// Ends a group that we give up: the peer is told if there is still a link to tell it on.
+    pub(crate) fn end_group(&mut self, key: GroupKey) {
+        let state = &mut self.workers[key.worker];
+        let engine =
+            state.links.get_mut(&key.group).and_then(|link| link.engine.as_mut());
+        match engine {
+            Some(engine) => {
+                engine.delete_group(DeleteReason::PROGRAM);
+                self.pump_link(key);
+            }
+            None => self.drop_group(key, Diagnosis::NOACTLINK),
+        }
+    }
+
+    /// Takes a group out of use: nobody joins any more, its connections are reset by the worker,
+    /// its queue pair comes back.
+    fn drop_group(&mut self, key: GroupKey, diagnosis: Diagnosis) {
+        let state = &mut self.workers[key.worker];
+        state.groups.retire(key.group);
+        let Some(link) = state.links.get_mut(&key.group) else { return };
+        link.engine = None;
+        let (id, phase, first) = (link.link, link.phase, link.first.take());
+        let waiting = std::mem::take(&mut link.waiting);
+        match phase {
+            LinkPhase::Made => self.forget_link(key),
+            LinkPhase::Adopting | LinkPhase::Running => {
+                link.phase = LinkPhase::Releasing;
+                state.port.send(Command::ReleaseLink(id));
+            }
+            LinkPhase::Releasing => {}
+        }
+        if let Some(first) = first {
+            self.link_has_failed(first, diagnosis);
+        }
+        self.refuse_rkeys_of(key);
+        for id in waiting {
+            self.choose_again(id);
+        }
+    }
+
+    /// Handshakes that waited for the peer to take a buffer on a link that is gone.
+    fn refuse_rkeys_of(&mut self, key: GroupKey) {
+        let orphans: Vec<HandshakeId> = self
+            .handshakes
+            .iter()
+            .filter(|(_, handshake)| {
+                handshake.reserved.as_ref().is_some_and(|reserved| {
+                    reserved.group == key.group
+                        && reserved.conn.worker == key.worker
+                        && reserved.agreed.is_none()
+                })
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in orphans {
+            self.rkey_is_answered(id, Err(Diagnosis::NOACTLINK));
+        }
+    }
+
+    /// Lets those go on that waited for the first contact of their peer to end.
+    pub(crate) fn release_waiting(&mut self, key: GroupKey) {
+        let waiting = match self.workers[key.worker].links.get_mut(&key.group) {
+            Some(link) => std::mem::take(&mut link.waiting),
+            None => return,
+        };
+        for id in waiting {
+            self.choose_again(id);
+        }
+    }
+
+    /// Nothing of a link is left in the worker: its memory and its queue pair go.
+    fn forget_link(&mut self, key: GroupKey) {
+        let state = &mut self.workers[key.worker];
+        state.groups.remove(key.group);
+        let Some(link) = state.links.remove(&key.group) else { return };
+        state.port.links.put(link.link.0);
+        for place in link.quarantine {
+            self.worker_is_done(place);
+        }
+    }
+
+    /// Takes what a worker has to say.
+    pub(crate) fn handle_report(&mut self, worker: usize, report: News<D>) {
+        match report {
+            Report::LinkAdopted(link) => self.link_adopted(worker, link),
+            Report::ConnOpened(conn) => self.conn_opened(worker, conn),
+            Report::LinkFailed { link, status } => self.link_failed(worker, link, status),
+            Report::LinkReleased { link, qp, .. } => {
+                drop(qp);
+                if let Some(group) = self.workers[worker].group_of_link(link) {
+                    self.forget_link(GroupKey { worker, group });
+                }
+            }
+            Report::Llc { link, message } => {
+                let now = self.now();
+                let state = &mut self.workers[worker];
+                let Some(group) = state.group_of_link(link) else { return };
+                let engine =
+                    state.links.get_mut(&group).and_then(|link| link.engine.as_mut());
+                if let Some(engine) = engine {
+                    engine.handle_message(now, &message);
+                    self.pump_link(GroupKey { worker, group });
+                }
+            }
+            Report::ConnClosed { conn, outcome, peer_done, open } => {
+                self.conn_closed(worker, conn, (outcome, peer_done), open);
+            }
+            Report::SessionFault { session, violation } => {
+                self.session_fault(worker, session, violation);
+            }
+            Report::SessionDetached { session, served } => {
+                drop(served);
+                self.session_detached(worker, session);
+            }
+            Report::App(run) => self.ping_ended(run),
+            Report::Snapshot(snapshot) => self.snapshot_taken(worker, snapshot),
+            Report::Stopped => self.worker_stopped(worker),
+        }
+    }
+
+    fn link_failed(&mut self, worker: usize, link: LinkId, status: WcStatus) {
+        let state = &mut self.workers[worker];
+        let Some(group) = state.group_of_link(link) else { return };
+        tracing::warn!(%group, ?status, "a queue pair failed");
+        let key = GroupKey { worker, group };
+        let engine = state.links.get_mut(&group).and_then(|link| link.engine.as_mut());
+        match engine {
+            Some(engine) => {
+                engine.handle_link_down();
+                self.pump_link(key);
+            }
+            None => self.drop_group(key, Diagnosis::ERR_RDYLNK),
+        }
+    }
+
+    /// Tells the peer that a buffer is not used any more, and frees its slot when the peer has
+    /// said that it writes no more.
+    pub(crate) fn release_buffer(
+        &mut self,
+        key: GroupKey,
+        (place, rkey): (Place, pollux_provider::Rkey),
+        peer_done: pollux_worker::PeerDone,
+    ) {
+        let tag = RkeyTag(self.next_id() | DELETE_TAG);
+        let link = self.workers[key.worker].links.get_mut(&key.group);
+        let Some(link) = link else { return self.worker_is_done(place) };
+        match peer_done {
+            pollux_worker::PeerDone::Yes => {}
+            pollux_worker::PeerDone::No => {
+                link.quarantine.push(place);
+                return;
+            }
+        }
+        let deleted =
+            link.engine.as_mut().map(|engine| engine.delete_rkey(tag, Rkey(rkey.0)));
+        if let Some(Ok(())) = deleted {
+            self.pump_link(key);
+        }
+        self.worker_is_done(place);
+    }
+}

@@ -1,0 +1,252 @@
+//! The command line of `pollux`: asks a running appliance through its control socket and prints
+//! what comes back, as text or as JSON.
+
+mod commands;
+mod demo;
+mod output;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+pub use self::demo::DemoOptions;
+pub use self::output::{emit, usage};
+use crate::config::PollMode;
+use crate::exit::Fatal;
+use crate::host::Host;
+use crate::rpc::{InlineSetting, InlineUse};
+
+/// The command line of `pollux`.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "pollux",
+    version,
+    about = "Operates a running Pollux appliance (polluxd).",
+    after_help = "Exit status: 0 done, 1 the appliance refused or failed, 64 wrong command line, \
+                  69 no appliance runs or it does not answer, 71 operating system error, 75 not \
+                  now, 78 wrong configuration.",
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every subcommand.
+#[derive(Clone, Debug, Args)]
+struct Global {
+    /// Control socket of the appliance; without it, the one that --name gives.
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "name")]
+    socket: Option<PathBuf>,
+    /// Name of the appliance (appliance.name).
+    #[arg(long, global = true, value_name = "NAME", default_value = "pollux")]
+    name: String,
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Tell on standard error what is asked of whom.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Show what the appliance has and does.
+    #[command(subcommand)]
+    Show(Show),
+    /// Show all counters.
+    Stats(Stats),
+    /// Change how the appliance works, until it ends.
+    #[command(subcommand)]
+    Set(Set),
+    /// Measure round trips from a worker to an echo service ([[service]] kind = "echo").
+    Latency(Latency),
+    /// End the appliance in order.
+    Stop(Stop),
+    /// Look for mistakes in a configuration and for what this host lacks; needs no appliance.
+    Check(Check),
+    /// Call a method of the control socket; rpc.discover lists them.
+    Rpc(Rpc),
+    /// Print shell completions.
+    Completions(Completions),
+    /// Write man pages.
+    Man(Man),
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Show {
+    /// Name, version, process id, time since the start.
+    Appliance,
+    /// RDMA devices with what they granted.
+    Devices,
+    /// Links (queue pairs) with their counters.
+    Links,
+    /// Link groups.
+    Groups,
+    /// Connections.
+    Conns,
+    /// Workers, and how much of their polling is useful.
+    Workers,
+    /// Memory, hugepages and limits.
+    Memory,
+    /// The configuration in force.
+    Config {
+        /// Print a configuration file that does the same.
+        #[arg(long, conflicts_with = "json")]
+        toml: bool,
+    },
+    /// Connections that stayed on TCP, with the reason.
+    Fallbacks,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Stats {
+    /// Show changes and rates every so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    watch: Option<f64>,
+    /// With --watch: end after so many samples.
+    #[arg(long, value_name = "NUMBER", requires = "watch")]
+    count: Option<u64>,
+    /// Set the counters back instead.
+    #[arg(long, conflicts_with_all = ["watch", "count"])]
+    clear: bool,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Set {
+    /// Change how workers wait for work.
+    Poll {
+        /// The new mode.
+        #[arg(value_parser = poll_mode)]
+        mode: PollMode,
+        /// Only this worker.
+        #[arg(long, value_name = "NUMBER")]
+        worker: Option<u32>,
+    },
+    /// Cap how much is sent inline: on (what each link was granted), off, or a number of bytes.
+    Inline {
+        /// The cap.
+        #[arg(value_name = "on|off|BYTES")]
+        inline: InlineSetting,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+struct Latency {
+    /// ADDRESS:PORT of the echo service.
+    #[arg(value_name = "ADDRESS:PORT")]
+    connect: std::net::SocketAddr,
+    /// Message sizes, with commas between them [default: 1,16,64,256,1K,4K].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = size)]
+    sizes: Vec<u32>,
+    /// How long each size runs [default: 1].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "iterations")]
+    seconds: Option<f64>,
+    /// How many round trips each size runs.
+    #[arg(long, value_name = "NUMBER")]
+    iterations: Option<u64>,
+    /// Whether the connection sends inline where it can.
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    inline: InlineUse,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Stop {
+    /// Wait until the process is gone, at most so many seconds.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "30",
+        value_parser = seconds
+    )]
+    wait: Option<f64>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Check {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Rpc {
+    /// Name of the method.
+    method: String,
+    /// Its parameters as JSON, an object or a list.
+    params: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct Completions {
+    /// The shell.
+    shell: clap_complete::Shell,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Man {
+    /// The folder to write to; must exist.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Runs `pollux` from its command line to its exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error).into(),
+    };
+    match commands::run(&cli.global, &cli.command, &Host::current()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fatal) => fatal.report("pollux"),
+    }
+}
+
+impl Global {
+    /// The control socket to ask.
+    fn socket(&self, host: &Host) -> Result<PathBuf, Fatal> {
+        if let Some(socket) = &self.socket {
+            return Ok(socket.clone());
+        }
+        let mut config = crate::config::Config::default();
+        config.appliance.name = self.name.clone();
+        config
+            .validate("command line")
+            .map_err(|errors| Fatal::new(crate::exit::ExitStatus::Usage, errors.summary()))?;
+        Ok(config.paths(host)?.control_socket)
+    }
+}
+
+/// The commands of `pollux`, for completions and man pages.
+fn command() -> clap::Command {
+    Cli::command()
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("legal: 0.01 to 86400 seconds".to_string()),
+    }
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let bytes = crate::config::parse_size(text).map_err(|error| error.to_string())?;
+    match u32::try_from(bytes) {
+        Ok(bytes @ 1..=0x10_0000) => Ok(bytes),
+        _ => Err("legal: 1 to 1M bytes".to_string()),
+    }
+}
+
+fn poll_mode(text: &str) -> Result<PollMode, String> {
+    text.parse()
+        .map_err(|error: crate::words::UnknownWord| error.to_string())
+}
+
+#[cfg(test)]
+mod tests;
