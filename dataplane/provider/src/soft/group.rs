@@ -172,7 +172,7 @@ impl SoftGroup {
                 .reader
                 .as_ref()
                 .is_some_and(|reader| reader.peek().is_some());
-            line && core.executes || core.would_move()
+            line && core.open || core.would_move()
         };
         self.shared.epoch() != self.epoch_seen || self.polls.iter().zip(&self.cores).any(of)
     }

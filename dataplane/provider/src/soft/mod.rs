@@ -35,10 +35,11 @@
 //!
 //! `line_format` (the lines), `port` (the segment), `qp` with `qp_send` and `qp_target` (the engine), `group`
 //! (the pass), `shared` and `table` (what control changes), then the carriers: [`Fabric`] keeps all devices
-//! in one process, `shm` connects processes.
+//! in one process, [`open_shm`] connects processes.
 
 mod barrier;
 mod device;
+mod fabric_thread;
 mod group;
 mod line_format;
 mod personality;
@@ -47,7 +48,9 @@ mod process;
 mod qp;
 mod qp_send;
 mod qp_target;
+mod rendezvous;
 mod shared;
+mod shm;
 mod table;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,6 +61,7 @@ pub use personality::{INLINE_BYTES_MAX, Personality, UnknownPersonality};
 pub use process::Fabric;
 pub use qp::SoftQp;
 pub use shared::Census;
+pub use shm::open_shm;
 
 /// Locks a slow-path mutex. A thread that panicked while it held one has left the data usable: every change
 /// is a single insertion or removal.

@@ -70,8 +70,10 @@ pub(super) struct SendQueue {
     pub(super) staged_max: usize,
     /// Lines of all records since the beginning.
     pub(super) line_end: u64,
-    /// Lines that the peer says it has consumed.
+    /// Lines of requests that the peer says it has consumed.
     pub(super) acked_lines: u64,
+    /// Lines of requests that will ever be in the ring: known once the port is closed.
+    pub(super) lines_max: u64,
 }
 
 impl SendQueue {
@@ -96,6 +98,7 @@ impl SendQueue {
             staged_max,
             line_end: 0,
             acked_lines: 0,
+            lines_max: NEVER,
         }
     }
 
@@ -172,8 +175,9 @@ pub(crate) struct Core {
     pub(super) rnr: Option<RnrWait>,
     /// Whether the peer's first line met our expectation of its sequence number.
     pub(super) psn_checked: bool,
-    /// Whether the peer's requests are executed; ends with an error or when the peer has to give up.
-    pub(super) executes: bool,
+    /// Whether the port is open: the peer's requests are executed and ours go into the ring. Ends with an error, or
+    /// when the peer has to give up.
+    pub(super) open: bool,
     /// Lines of the peer that were consumed.
     pub(super) consumed: u64,
     /// Lines of the peer that we said we consumed.
@@ -208,7 +212,7 @@ impl Core {
             recv: VecDeque::with_capacity(caps.recv_wr as usize),
             rnr: None,
             psn_checked: false,
-            executes: true,
+            open: true,
             consumed: 0,
             published: 0,
             peer_closed: false,
@@ -288,7 +292,7 @@ impl Core {
             first,
             told: told == Told::Yes,
         });
-        self.executes = false;
+        self.open = false;
         self.rnr = None;
         self.close_port(Verdict::Closed);
     }
@@ -319,6 +323,8 @@ impl Core {
         if !self.port.publish_verdict(verdict) {
             return;
         }
+        // What is not in the ring now will never be; the notice is no request.
+        self.send.lines_max = self.port.lines.written();
         // Every request has left this line free.
         self.port.lines.write(&NOTICE_LINE);
         self.wake_peer(WakeFor::Requests);

@@ -158,7 +158,7 @@ impl Core {
         len: usize,
         fill: impl FnMut(&mut [u8]),
     ) -> Result<(), PostError> {
-        if self.failure.is_some() {
+        if !self.open {
             self.record(work, len as u32, NEVER);
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl Core {
             }
             return self.post_carried(work, bytes as usize, gather(pieces));
         };
-        if self.failure.is_some() {
+        if !self.open {
             self.record(work, bytes as u32, NEVER);
             return Ok(());
         }
@@ -265,7 +265,7 @@ impl Core {
             .filter(|record| record.signal == Signal::Signaled);
         self.send.signalled_flushed += signalled.count() as u32;
         self.send.flushed = end;
-        if self.failure.is_none() {
+        if self.open {
             self.push_lines();
         }
     }
@@ -305,7 +305,7 @@ impl Core {
         let Some(link) = &self.link else { return };
         let consumed = link.port.consumed();
         match self.port.lines.refresh(consumed) {
-            Ok(()) => self.send.acked_lines = consumed,
+            Ok(()) => self.send.acked_lines = consumed.min(self.send.lines_max),
             Err(violation) => {
                 if self.failure.is_none() {
                     self.shared.event(DeviceEvent::PeerRefused {
@@ -371,7 +371,7 @@ impl Core {
             }
         }
         if self.failure.is_none() {
-            if self.send.pushed < self.send.flushed {
+            if self.open && self.send.pushed < self.send.flushed {
                 self.push_lines();
             }
             // What the peer sent before it went is taken first.

@@ -44,7 +44,7 @@ impl Core {
             if bytes >= BYTES_PER_TURN {
                 break;
             }
-            if !self.executes || self.rnr.is_some_and(|rnr| now < rnr.until) {
+            if !self.open || self.rnr.is_some_and(|rnr| now < rnr.until) {
                 peer_ring = PeerRing::Quiet;
                 break;
             }
@@ -305,7 +305,7 @@ impl Core {
             .map_or(0, |r| r.rnr_retry);
         if retry != RNR_RETRY_FOREVER && naks > u32::from(retry) {
             // The requester fails, and with it the connection; this end only finds nobody any more.
-            self.executes = false;
+            self.open = false;
             self.rnr = None;
             self.peer_closed = true;
             self.close_port(Verdict::Refused(WcStatus::RnrRetryExceeded));

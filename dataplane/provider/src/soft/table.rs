@@ -132,16 +132,27 @@ impl<T: Clone> Table<T> {
         Ok(())
     }
 
-    /// Takes a value out. Ids of earlier users of the place do nothing.
+    /// Takes a value out and frees its place. Ids of earlier users of the place do nothing.
     pub(crate) fn remove(&self, id: Id) {
         let mut slots = lock(&self.slots);
-        let named = slots.slots.get(id.index as usize);
-        if named.is_none_or(|slot| slot.tag != id.tag || slot.value.is_none()) {
-            return;
+        if self.take_named(&mut slots, id) {
+            slots.free.push_back(id.index);
         }
-        self.take(&mut slots, id.index);
-        slots.free.push_back(id.index);
-        sweep(&mut slots);
+    }
+
+    /// Takes a value out that was [`Table::mirror`]ed.
+    pub(crate) fn unmirror(&self, id: Id) {
+        self.take_named(&mut lock(&self.slots), id);
+    }
+
+    fn take_named(&self, slots: &mut Slots<T>, id: Id) -> bool {
+        let named = slots.slots.get(id.index as usize);
+        let live = named.is_some_and(|slot| slot.tag == id.tag && slot.value.is_some());
+        if live {
+            self.take(slots, id.index);
+            sweep(slots);
+        }
+        live
     }
 
     /// All values with their ids.
@@ -291,20 +302,24 @@ mod tests {
 
     use super::{Id, Lookup, NoPlace, Table};
 
-    fn table(limit: u32) -> Arc<Table<Arc<&'static str>>> {
+    fn table(limit: u32) -> Arc<Table<Arc<String>>> {
         Arc::new(Table::new(limit, 7))
+    }
+
+    fn text(text: &str) -> Arc<String> {
+        Arc::new(text.to_owned())
     }
 
     #[test]
     fn view_sees_insertions_and_removals_after_a_refresh_only() {
         let table = table(4);
         let mut view = table.view();
-        let first = table.insert(|_| Arc::new("first")).unwrap();
+        let first = table.insert(|_| text("first")).unwrap();
         assert_eq!(view.get(first), Lookup::Unknown);
         view.refresh();
-        assert_eq!(view.get(first), Lookup::Live(&Arc::new("first")));
+        assert_eq!(view.get(first), Lookup::Live(&text("first")));
         table.remove(first);
-        assert_eq!(view.get(first), Lookup::Live(&Arc::new("first")));
+        assert_eq!(view.get(first), Lookup::Live(&text("first")));
         view.refresh();
         assert_eq!(view.get(first), Lookup::Withdrawn);
     }
@@ -312,10 +327,10 @@ mod tests {
     #[test]
     fn reused_place_has_another_id_and_the_old_one_stays_withdrawn() {
         let table = table(1);
-        let old = table.insert(|_| Arc::new("old")).unwrap();
+        let old = table.insert(|_| text("old")).unwrap();
         let mut view = table.view();
         table.remove(old);
-        let new = table.insert(|_| Arc::new("new")).unwrap();
+        let new = table.insert(|_| text("new")).unwrap();
         assert_eq!(old.index, new.index);
         assert_ne!(old.tag, new.tag);
         assert_eq!(
@@ -324,7 +339,7 @@ mod tests {
             "not seen yet is not withdrawn"
         );
         view.refresh();
-        assert_eq!(view.get(new), Lookup::Live(&Arc::new("new")));
+        assert_eq!(view.get(new), Lookup::Live(&text("new")));
         assert_eq!(view.get(old), Lookup::Withdrawn);
         table.remove(old);
         assert_eq!(table.live(), 1, "an old id does not remove the new value");
@@ -333,19 +348,19 @@ mod tests {
     #[test]
     fn removed_value_lives_until_every_view_caught_up_or_rests() {
         let table = table(4);
-        let value = Arc::new("value");
+        let value = text("value");
         let id = table.insert(|_| Arc::clone(&value)).unwrap();
         let (mut quick, mut slow) = (table.view(), table.view());
         table.remove(id);
         quick.refresh();
-        table.insert(|_| Arc::new("another")).unwrap();
+        table.insert(|_| text("another")).unwrap();
         assert_eq!(
             Arc::strong_count(&value),
             3,
             "here, the slow view, the table's retired list"
         );
         slow.rest();
-        table.insert(|_| Arc::new("and another")).unwrap();
+        table.insert(|_| text("and another")).unwrap();
         assert_eq!(Arc::strong_count(&value), 1);
         slow.refresh();
         assert_eq!(slow.get(id), Lookup::Withdrawn);
@@ -355,7 +370,7 @@ mod tests {
     fn rested_view_gets_everything_back() {
         let table = table(4);
         let ids: Vec<Id> = (0..3)
-            .map(|_| table.insert(|_| Arc::new("x")).unwrap())
+            .map(|_| table.insert(|_| text("x")).unwrap())
             .collect();
         let mut view = table.view();
         view.rest();
@@ -370,11 +385,11 @@ mod tests {
     #[test]
     fn full_table_refuses_and_has_room_after_a_removal() {
         let table = table(2);
-        let first = table.insert(|_| Arc::new("a")).unwrap();
-        table.insert(|_| Arc::new("b")).unwrap();
-        assert_eq!(table.insert(|_| Arc::new("c")), Err(NoPlace));
+        let first = table.insert(|_| text("a")).unwrap();
+        table.insert(|_| text("b")).unwrap();
+        assert_eq!(table.insert(|_| text("c")), Err(NoPlace));
         table.remove(first);
-        assert!(table.insert(|_| Arc::new("c")).is_ok());
+        assert!(table.insert(|_| text("c")).is_ok());
     }
 
     #[test]
@@ -382,13 +397,13 @@ mod tests {
         let table = table(8);
         let mut view = table.view();
         let id = Id { index: 5, tag: 250 };
-        assert_eq!(table.mirror(id, Arc::new("five")), Ok(()));
+        assert_eq!(table.mirror(id, text("five")), Ok(()));
         assert_eq!(
-            table.mirror(Id { index: 8, tag: 0 }, Arc::new("out")),
+            table.mirror(Id { index: 8, tag: 0 }, text("out")),
             Err(NoPlace)
         );
         view.refresh();
-        assert_eq!(view.get(id), Lookup::Live(&Arc::new("five")));
+        assert_eq!(view.get(id), Lookup::Live(&text("five")));
         assert_eq!(view.get(Id { index: 5, tag: 251 }), Lookup::Unknown);
         assert_eq!(Id::from_bits(id.to_bits()), id);
     }
