@@ -1,0 +1,5 @@
+//! The two programs as their users meet them: what they print, and how they end.
+
+mod operate;
+mod start;
+mod support;
