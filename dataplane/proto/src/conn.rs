@@ -1,33 +1,37 @@
 //! One connection: two byte streams between an application and its peer, as a state machine.
 //!
-//! The owner of a [`Conn`] holds the memory (a sndbuf that the adapter reads, an RMBE that the peer writes)
-//! and the queue pair. It tells the connection what happened and carries out what the connection orders:
+//! The owner of a [`Conn`] holds the memory (a sndbuf that the adapter reads, an RMBE that the peer
+//! writes) and the queue pair. It tells the connection what happened and carries out what the
+//! connection orders:
 //!
 //! ```text
-//!   application                      Conn                          fabric
+//!   application                    Conn                        fabric
 //!   copies into the sndbuf  ->  prepare(n)
-//!                               wants_transmit() poll_transmit()  ->  WRITE, WRITE, SEND of one CDC
-//!                               handle_completed(mark)            <-  completion that covers a WRITE
-//!                               handle_cdc(message)               <-  CDC of the peer
+//!                               poll_transmit()         ->  WRITE, WRITE, SEND of one CDC
+//!                               handle_completed(mark)  <-  completion that covers a WRITE
+//!                               handle_cdc(message)     <-  CDC of the peer
 //!   reads from the RMBE     <-  take_events()
 //!   has read                ->  consume(n)
 //! ```
 //!
-//! After any call the owner asks [`Conn::wants_transmit`], [`Conn::take_events`] and, where it keeps timers,
-//! [`Conn::timer`]; each costs a few instructions. [`Conn::poll_transmit`] may raise events too.
+//! After any call the owner asks [`Conn::wants_transmit`], [`Conn::take_events`] and, where it
+//! keeps timers, [`Conn::timer`]; each costs a few instructions. [`Conn::poll_transmit`] may raise
+//! events too.
 //!
 //! What is promised, for a peer that is honest or not:
 //!
-//! 1. Writes stay inside the peer's free space: between its announced consumer cursor and one ring further.
+//! 1. Writes stay inside the peer's free space: between its announced consumer cursor and one ring
+//!    further.
 //! 2. A CDC is handed out together with, and after, the writes of all bytes it announces.
-//! 3. Bytes are sent whenever there are some and the window is not closed. A closed window is opened by the
-//!    reader as soon as it read more than the watermark, because the last CDC said write blocked.
-//! 4. Received cursors are judged before they are believed. What cannot be true resets this connection, with
-//!    the reason, and nothing else.
+//! 3. Bytes are sent whenever there are some and the window is not closed. A closed window is
+//!    opened by the reader as soon as it read more than the watermark, because the last CDC said
+//!    write blocked.
+//! 4. Received cursors are judged before they are believed. What cannot be true resets this
+//!    connection, with the reason, and nothing else.
 //! 5. The final flags (closed, abnormal close) are said once; after them at most a reset follows.
 //!
-//! The rules are those of RFC 7609 and of the Linux kernel, which is the peer to be understood. Departures
-//! are named where they are.
+//! The rules are those of RFC 7609 and of the Linux kernel, which is the peer to be understood.
+//! Departures are named where they are.
 
 mod close;
 mod rx;
@@ -169,16 +173,16 @@ impl Conn {
         core::mem::take(&mut self.events)
     }
 
-    /// Bytes that can be consumed now, contiguous in the ring from [`Conn::read_offset`] (and round its end).
-    /// They stay readable after the peer closed or reset.
+    /// Bytes that can be consumed now, contiguous in the ring from [`Conn::read_offset`] (and round
+    /// its end). They stay readable after the peer closed or reset.
     #[inline]
     #[must_use]
     pub fn readable(&self) -> u32 {
         self.rmbe.readable()
     }
 
-    /// Bytes that can be prepared now, from [`Conn::write_offset`] (and round the end); 0 once the stream has
-    /// ended.
+    /// Bytes that can be prepared now, from [`Conn::write_offset`] (and round the end); 0 once the
+    /// stream has ended.
     #[inline]
     #[must_use]
     pub fn writable(&self) -> u32 {
@@ -216,8 +220,8 @@ impl Conn {
         self.sndbuf.sent()
     }
 
-    /// Bytes whose place in the sndbuf is free again. Below [`Conn::sent_total`] the adapter may still be
-    /// reading the difference, also after the connection has ended.
+    /// Bytes whose place in the sndbuf is free again. Below [`Conn::sent_total`] the adapter may
+    /// still be reading the difference, also after the connection has ended.
     #[inline]
     #[must_use]
     pub fn reclaimed_total(&self) -> u64 {
@@ -258,22 +262,23 @@ impl Conn {
         self.abort_reason
     }
 
-    /// Whether the readable bytes are the last ones: after them comes the end of the stream or the reset.
+    /// Whether the readable bytes are the last ones: after them comes the end of the stream or the
+    /// reset.
     #[must_use]
     pub fn peer_is_done(&self) -> bool {
         !self.peer_flags.is_empty() || self.state == ConnState::Closed
     }
 
-    /// Whether nothing is left to be sent or waited for: the owner may forget the connection, once the
-    /// application has too and its own work requests are done.
+    /// Whether nothing is left to be sent or waited for: the owner may forget the connection, once
+    /// the application has too and its own work requests are done.
     #[inline]
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.state == ConnState::Closed && self.due == Due::NOTHING
     }
 
-    /// Whether the RMBE can be given to another connection (RFC 7609 section 4.9: not before the peer has
-    /// closed or reset, or its link is down). Ask when the connection is finished.
+    /// Whether the RMBE can be given to another connection (RFC 7609 section 4.9: not before the
+    /// peer has closed or reset, or its link is down). Ask when the connection is finished.
     #[must_use]
     pub fn peer_writes(&self) -> PeerWrites {
         match self.link {

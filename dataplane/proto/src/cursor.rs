@@ -1,16 +1,17 @@
 //! Positions in rings that go round: the only place where ring arithmetic is written.
 //!
-//! Two forms of one position are kept side by side. On the wire it is a [`Cursor`]: laps and the place
-//! within the lap. Inside it is also a total, 64 bits that never go round, so that "how far apart" is a
-//! subtraction. A [`Place`] moves both together, with additions only: no step costs a division.
+//! Two forms of one position are kept side by side. On the wire it is a [`Cursor`]: laps and the
+//! place within the lap. Inside it is also a total, 64 bits that never go round, so that "how far
+//! apart" is a subtraction. A [`Place`] moves both together, with additions only: no step costs a
+//! division.
 //!
 //! ```text
 //!   ring of 8     0 1 2 3 4 5 6 7
 //!   wrap 2            ^            count 3: byte 19 of the stream is the next one, total 19
 //! ```
 //!
-//! 1. `count < ring`: a cursor that reaches the end stands at 0 of the next lap (RFC 7609 section 4.3,
-//!    without the diagnostic eye catcher, as Linux has it).
+//! 1. `count < ring`: a cursor that reaches the end stands at 0 of the next lap (RFC 7609 section
+//!    4.3, without the diagnostic eye catcher, as Linux has it).
 //! 2. A full ring is equal counts in different laps; an empty one is equal cursors.
 //! 3. `total = laps * ring + count`, with the laps taken modulo 65536 on the wire.
 
@@ -28,7 +29,8 @@ pub struct Cursor {
 /// What lies between a known cursor and a received one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Bytes forward, 0 included; at most two rings less one byte, so the caller still has to judge it.
+    /// Bytes forward, 0 included; at most two rings less one byte, so the caller still has to judge
+    /// it.
     Forward(u64),
     /// The received one is older: ignore it, the rest of its message counts.
     Stale,
@@ -84,8 +86,8 @@ impl Cursor {
 
     /// The way from this cursor to a received one, in a ring of `ring` bytes.
     ///
-    /// Within one lap only the count decides; one lap ahead is a step round the end; behind is stale.
-    /// Laps are compared round the circle of 65536.
+    /// Within one lap only the count decides; one lap ahead is a step round the end; behind is
+    /// stale. Laps are compared round the circle of 65536.
     #[inline]
     #[must_use]
     pub const fn step_to(self, received: Cursor, ring: u32) -> Step {

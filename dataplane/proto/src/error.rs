@@ -24,8 +24,9 @@ impl core::fmt::Display for CursorKind {
 
 /// Why a connection ended other than by a normal close.
 ///
-/// The variants from [`AbortReason::CursorOutsideRing`] on are violations: what the peer said cannot be true,
-/// and going on would corrupt the stream. The connection has then reset itself; others on the link live on.
+/// The variants from [`AbortReason::CursorOutsideRing`] on are violations: what the peer said
+/// cannot be true, and going on would corrupt the stream. The connection has then reset itself;
+/// others on the link live on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum AbortReason {
     /// The application asked for it, or closed with unread bytes.
@@ -150,12 +151,12 @@ pub enum Misuse {
         /// Bytes there were.
         readable: u32,
     },
-    /// Bytes prepared after the application's own half close, close or abort; consumed after its close or
-    /// abort.
+    /// Bytes prepared after the application's own half close, close or abort; consumed after its
+    /// close or abort.
     #[error("the application ended this direction before; open a new connection")]
     Ended,
-    /// Bytes prepared after the peer closed or the connection was reset. This can happen to an honest
-    /// application that has not learned of it yet (a socket says EPIPE or ECONNRESET).
+    /// Bytes prepared after the peer closed or the connection was reset. This can happen to an
+    /// honest application that has not learned of it yet (a socket says EPIPE or ECONNRESET).
     #[error("the peer takes no more bytes; stop writing")]
     PeerGone,
     /// An urgent byte prepared while the peer has not consumed the one before.

@@ -1,8 +1,10 @@
 //! What the application has to learn about its connection.
 
-/// A set of events. They add up until [`Conn::take_events`](crate::conn::Conn::take_events) takes them.
+/// A set of events. They add up until [`Conn::take_events`](crate::conn::Conn::take_events) takes
+/// them.
 ///
-/// Events are edges: each says that something changed. What is true now, the connection answers itself.
+/// Events are edges: each says that something changed. What is true now, the connection answers
+/// itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct EventSet(u16);
 
@@ -11,8 +13,8 @@ impl EventSet {
     pub const NONE: EventSet = EventSet(0);
     /// Bytes arrived, or became readable behind an urgent byte.
     pub const READABLE: EventSet = EventSet(1);
-    /// The send ring has more room than the application was told, and by that its ring was more than half
-    /// full. An application that believes its ring to be full is always told.
+    /// The send ring has more room than the application was told, and by that its ring was more
+    /// than half full. An application that believes its ring to be full is always told.
     pub const WRITABLE: EventSet = EventSet(1 << 1);
     /// The peer will send an urgent byte; it is not here yet.
     pub const URGENT_PENDING: EventSet = EventSet(1 << 2);

@@ -1,7 +1,8 @@
 //! The receive ring: what arrived, what the application read, what the peer was told of it.
 //!
-//! The peer writes into the ring by RDMA and then moves the producer cursor by a CDC message; the application
-//! reads and moves the consumer cursor, which our own CDC messages carry back. The ring knows positions only.
+//! The peer writes into the ring by RDMA and then moves the producer cursor by a CDC message; the
+//! application reads and moves the consumer cursor, which our own CDC messages carry back. The ring
+//! knows positions only.
 //!
 //! ```text
 //!   total:     announced        consumed        stop?       produced       announced + size
@@ -11,20 +12,22 @@
 //!
 //! 1. `announced <= consumed <= produced <= consumed + size`. A peer that breaks the last is reset.
 //! 2. No total ever goes back.
-//! 3. An update is due (RFC 7609 section 4.5.1, Linux) when more than [`update_watermark`] bytes are read and
-//!    not announced and besides the peer's window is at most half the ring or the peer said it is blocked.
-//!    Otherwise the announcement waits for the next message, up to half the ring for ever: a sender never
-//!    waits for an empty ring.
+//! 3. An update is due (RFC 7609 section 4.5.1, Linux) when more than [`update_watermark`] bytes
+//!    are read and not announced and besides the peer's window is at most half the ring or the peer
+//!    said it is blocked. Otherwise the announcement waits for the next message, up to half the
+//!    ring for ever: a sender never waits for an empty ring.
 
 use crate::cursor::{Cursor, Place, Step};
 
 /// Fixed part of the update watermark: half of the smallest socket buffer of Linux.
 const WATERMARK_FLOOR_BYTES: u32 = 2304;
 
-/// Bytes that may be read and not announced before an update is considered, in a ring of `ring` bytes.
+/// Bytes that may be read and not announced before an update is considered, in a ring of `ring`
+/// bytes.
 ///
-/// A tenth of the ring and at least 2304 bytes, as in Linux. Rings below 4608 bytes, which Linux does not
-/// have, take half of the ring instead: with a watermark of the ring or more no update would ever be sent.
+/// A tenth of the ring and at least 2304 bytes, as in Linux. Rings below 4608 bytes, which Linux
+/// does not have, take half of the ring instead: with a watermark of the ring or more no update
+/// would ever be sent.
 #[must_use]
 pub const fn update_watermark(ring: u32) -> u32 {
     let half = ring / 2;

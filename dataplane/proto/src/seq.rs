@@ -19,8 +19,8 @@ impl CdcSeq {
 
     /// Whether this number is older than `other`.
     ///
-    /// Distances are taken round the circle: a number up to 32767 behind is older, equal numbers are not,
-    /// and the one exactly opposite counts as older, as in Linux.
+    /// Distances are taken round the circle: a number up to 32767 behind is older, equal numbers
+    /// are not, and the one exactly opposite counts as older, as in Linux.
     #[inline]
     #[must_use]
     pub const fn is_before(self, other: CdcSeq) -> bool {

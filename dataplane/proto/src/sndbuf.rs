@@ -1,7 +1,7 @@
 //! The send ring: what the application prepared, what was sent, what may be overwritten.
 //!
-//! The application copies bytes in at the write offset; the adapter reads them from the read offset on. The
-//! ring knows positions only, never the bytes.
+//! The application copies bytes in at the write offset; the adapter reads them from the read offset
+//! on. The ring knows positions only, never the bytes.
 //!
 //! ```text
 //!   total:      reclaimed        sent       released     prepared       reclaimed + size
@@ -9,12 +9,13 @@
 //!        free again   in the adapter   queued      held back     free
 //! ```
 //!
-//! 1. `reclaimed <= sent <= released <= prepared <= reclaimed + size`, unless the queue was discarded: then
-//!    `released = sent` and nothing is sent any more.
-//! 2. Inline bytes are reclaimed when they are posted, if no bytes by reference are outstanding before them.
-//! 3. Bytes by reference are reclaimed when a completion covers them, or when the peer's consumer cursor
-//!    shows that they were read: whichever comes first. The peer may be silent about half of its RMBE, so
-//!    completions must come in the end.
+//! 1. `reclaimed <= sent <= released <= prepared <= reclaimed + size`, unless the queue was
+//!    discarded: then `released = sent` and nothing is sent any more.
+//! 2. Inline bytes are reclaimed when they are posted, if no bytes by reference are outstanding
+//!    before them.
+//! 3. Bytes by reference are reclaimed when a completion covers them, or when the peer's consumer
+//!    cursor shows that they were read: whichever comes first. The peer may be silent about half of
+//!    its RMBE, so completions must come in the end.
 //! 4. No total ever goes back.
 //!
 //! Whether bytes may be sent, and how many the peer has room for, others decide.
@@ -112,7 +113,8 @@ impl SndBuf {
         }
     }
 
-    /// Takes `bytes` more from the application, held back until [`SndBuf::release`]; at most [`SndBuf::room`].
+    /// Takes `bytes` more from the application, held back until [`SndBuf::release`]; at most
+    /// [`SndBuf::room`].
     #[inline]
     pub(crate) fn prepare(&mut self, bytes: u32) {
         debug_assert!(bytes <= self.room());
@@ -163,9 +165,10 @@ impl SndBuf {
 
     /// Whether the application should be told that there is room, which is noted as done.
     ///
-    /// The rule looks at the ring as the application does: by what it was told, not by what is true. If that
-    /// view is more than half full and the truth is better, it is time. So an application that believes its
-    /// ring to be full is always told, and one that exchanges small messages in a large ring never is.
+    /// The rule looks at the ring as the application does: by what it was told, not by what is
+    /// true. If that view is more than half full and the truth is better, it is time. So an
+    /// application that believes its ring to be full is always told, and one that exchanges small
+    /// messages in a large ring never is.
     #[inline]
     pub(crate) fn take_space_news(&mut self) -> Space {
         let believed = self.prepared - self.signalled;
@@ -195,7 +198,8 @@ mod tests {
 
     use super::*;
 
-    /// A byte of the stream as the model sees it: where it lies, what it is, whether the adapter needs it.
+    /// A byte of the stream as the model sees it: where it lies, what it is, whether the adapter
+    /// needs it.
     #[derive(Clone, Copy)]
     struct Byte {
         offset: u32,
@@ -361,8 +365,8 @@ mod tests {
     fn an_application_that_believes_the_ring_full_is_told_and_others_are_not() {
         let mut ring = SndBuf::new(8);
         let mut told = 0;
-        // Small inline messages: the ring is always empty, but the application is told of it only when it
-        // would otherwise believe that more than half is in use.
+        // Small inline messages: the ring is always empty, but the application is told of it only
+        // when it would otherwise believe that more than half is in use.
         for _ in 0..40 {
             ring.prepare(1);
             ring.release();

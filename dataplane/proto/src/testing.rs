@@ -1,12 +1,14 @@
-//! Two connections joined by queues (feature `testing`): real byte rings, a clock that jumps, no driver.
+//! Two connections joined by queues (feature `testing`): real byte rings, a clock that jumps, no
+//! driver.
 //!
-//! A [`Pair`] plays application, adapter and fabric for two [`Conn`]s. Each direction is a queue that keeps
-//! its order, as a reliable connection does. Inline chunks are copied when they are posted; chunks by
-//! reference are read from the sndbuf only when they arrive, so that a ring that frees them too early is
-//! caught as corrupted bytes. Every write is checked against the receiver's free space.
+//! A [`Pair`] plays application, adapter and fabric for two [`Conn`]s. Each direction is a queue
+//! that keeps its order, as a reliable connection does. Inline chunks are copied when they are
+//! posted; chunks by reference are read from the sndbuf only when they arrive, so that a ring that
+//! frees them too early is caught as corrupted bytes. Every write is checked against the receiver's
+//! free space.
 //!
-//! What the applications write is a fixed function of the position in the stream, so that every read checks
-//! itself.
+//! What the applications write is a fixed function of the position in the stream, so that every
+//! read checks itself.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -56,8 +58,8 @@ impl Side {
 pub enum Completions {
     /// As soon as a batch has arrived.
     Prompt,
-    /// Never: the peer's reading alone frees the send ring. A writer stalls if its sndbuf is not larger than
-    /// half of the peer's RMBE.
+    /// Never: the peer's reading alone frees the send ring. A writer stalls if its sndbuf is not
+    /// larger than half of the peer's RMBE.
     Never,
 }
 
@@ -240,7 +242,8 @@ impl Pair {
         std::mem::take(&mut self.machine_mut(side).events)
     }
 
-    /// Does what an owner does after each call: takes events, copies an urgent byte, runs the timer.
+    /// Does what an owner does after each call: takes events, copies an urgent byte, runs the
+    /// timer.
     fn collect(&mut self, side: Side) {
         let now = self.now;
         let machine = self.machine_mut(side);
@@ -295,7 +298,8 @@ impl Pair {
         }
     }
 
-    /// The application of `side` reads up to `bytes` bytes and checks them; returns how many there were.
+    /// The application of `side` reads up to `bytes` bytes and checks them; returns how many there
+    /// were.
     ///
     /// # Panics
     ///
@@ -323,7 +327,8 @@ impl Pair {
         self.collect(side);
     }
 
-    /// Puts the next batch of `side` on its way and returns the order; `None` if it has nothing to send.
+    /// Puts the next batch of `side` on its way and returns the order; `None` if it has nothing to
+    /// send.
     pub fn transmit_one(&mut self, side: Side) -> Option<Transmit> {
         let now = self.now;
         let machine = self.machine_mut(side);
@@ -354,8 +359,8 @@ impl Pair {
         self.machine(side.peer()).outbox.len()
     }
 
-    /// Delivers the oldest batch on its way to `side`, if its time has come; its message, and what the
-    /// connection said of it.
+    /// Delivers the oldest batch on its way to `side`, if its time has come; its message, and what
+    /// the connection said of it.
     pub fn deliver_one(&mut self, side: Side) -> Option<(cdc::Repr, Result<(), AbortReason>)> {
         let now = self.now;
         let sender = self.machine_mut(side.peer());
@@ -476,8 +481,8 @@ impl Cargo {
 
 /// Visits every state that can be reached from `start`, breadth first; returns how many there are.
 ///
-/// `next` gives the successors of a state. `check` sees each state once, with the number of its successors: 0
-/// for a state in which nothing can happen any more.
+/// `next` gives the successors of a state. `check` sees each state once, with the number of its
+/// successors: 0 for a state in which nothing can happen any more.
 ///
 /// # Panics
 ///

@@ -1,8 +1,8 @@
 //! Every event in every state: where it leads, what is said, what the application learns.
 //!
-//! The whole table is the file `close_matrix.txt`. If a rule changes on purpose, replace the file by what the
-//! failed test prints. A second table below holds what Linux does, row by row, so that the snapshot cannot
-//! drift into a mistake unnoticed.
+//! The whole table is the file `close_matrix.txt`. If a rule changes on purpose, replace the file
+//! by what the failed test prints. A second table below holds what Linux does, row by row, so that
+//! the snapshot cannot drift into a mistake unnoticed.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Every order of ends: two sides that write, read, half close, close and reset at any time always finish,
-//! and a stream that ends in order ends complete.
+//! Every order of ends: two sides that write, read, half close, close and reset at any time always
+//! finish, and a stream that ends in order ends complete.
 
 use pollux_proto::conn::{Conn, ConnState};
 use pollux_proto::testing::{Pair, Side, SideParams, explore};
@@ -87,7 +87,8 @@ impl World {
         }
     }
 
-    /// What holds when nothing can happen any more: both have closed, so both finish, the last by a timer.
+    /// What holds when nothing can happen any more: both have closed, so both finish, the last by a
+    /// timer.
     fn check_end(&self) -> usize {
         assert_eq!(self.ends, [End::Closed; 2], "{self:?}");
         let mut pair = self.pair.clone();

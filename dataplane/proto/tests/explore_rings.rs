@@ -1,8 +1,11 @@
-//! Every order of events in small rings: two peers always make progress, and every byte comes through.
+//! Every order of events in small rings: two peers always make progress, and every byte comes
+//! through.
 //!
-//! The applications write and read any number of bytes at any time, messages and completions may be as late
-//! as they like. In a state where nothing can happen any more, everything written must have been read.
+//! The applications write and read any number of bytes at any time, messages and completions may be
+//! as late as they like. In a state where nothing can happen any more, everything written must have
+//! been read.
 
+use pollux_proto::conn::UrgentDelivery;
 use pollux_proto::testing::{Completions, Pair, Side, SideParams, explore};
 use pollux_wire::cdc::ProducerFlags;
 
@@ -131,5 +134,36 @@ fn two_way_streams_in_rings_of_one_and_two_always_end() {
         let right = params(right, left.sndbuf_bytes, 9, Completions::Prompt);
         let total = if left.rmbe_bytes == 2 { [2, 3] } else { [3, 3] };
         explore_all(left, right, total);
+    }
+}
+
+/// Explores one way with `total` bytes, of which any may be sent as urgent; the number of states.
+fn explore_urgent(ring: u32, total: u64, delivery: UrgentDelivery) -> usize {
+    let (writer, reader) = (Side::Left, Side::Right);
+    let mut start = Pair::equal(params(ring, ring, 0, Completions::Prompt));
+    start.conn_mut(reader).set_urgent_delivery(delivery);
+    let ways = |pair: &Pair| {
+        let mut next = successors(pair, [total, 0]);
+        if pair.written(writer) < total && pair.conn(writer).writable() > 0 {
+            next.extend(step(pair, |pair| pair.write_urgent(writer, 1).is_ok()));
+        }
+        next
+    };
+    explore(start, 100_000, ways, |pair, ways| {
+        if ways == 0 {
+            let taken = pair.urgent(reader).len() as u64;
+            let read = pair.read_total(reader) + taken;
+            assert_eq!((pair.written(writer), read), (total, total), "{pair:?}");
+            assert!(delivery == UrgentDelivery::OutOfLine || taken == 0);
+        }
+    })
+}
+
+#[test]
+fn urgent_bytes_anywhere_in_the_stream_never_stall_it() {
+    for delivery in [UrgentDelivery::Inline, UrgentDelivery::OutOfLine] {
+        for ring in 1..=3 {
+            explore_urgent(ring, 4, delivery);
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Peers that lie: every claim that cannot be true resets this connection with its reason; what is merely
-//! old is ignored; nothing panics, nothing is corrupted.
+//! Peers that lie: every claim that cannot be true resets this connection with its reason; what is
+//! merely old is ignored; nothing panics, nothing is corrupted.
 #![allow(clippy::disallowed_types, reason = "inside the macros of proptest")]
 
 use pollux_proto::conn::{Conn, ConnParams, ConnState, UrgentDelivery};
@@ -36,7 +36,8 @@ fn message(seq: u16, producer: (u16, u32), consumer: (u16, u32)) -> Repr {
     }
 }
 
-/// Tells the lie and checks that the connection resets itself for this reason, says so, and stays reset.
+/// Tells the lie and checks that the connection resets itself for this reason, says so, and stays
+/// reset.
 fn caught(mut conn: Conn, lie: &Repr, reason: AbortReason) {
     let readable = conn.readable();
     assert!(reason.is_violation());

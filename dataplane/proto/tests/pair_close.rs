@@ -1,4 +1,5 @@
-//! Stories of ends in good order: half close with an answer, close from either side, drains, silent peers.
+//! Stories of ends in good order: half close with an answer, close from either side, drains, silent
+//! peers.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ fn pair(ring: u32) -> Pair {
     Pair::equal(SideParams::rings(ring))
 }
 
-/// `asker` sends a request and half closes; its peer answers after the end of the request and closes.
+/// `asker` sends a request and half closes; its peer answers after the end of the request and
+/// closes.
 fn answer_after_end(asker: Side, ring: u32) {
     let mut pair = pair(ring);
     let server = asker.peer();

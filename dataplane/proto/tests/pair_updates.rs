@@ -1,5 +1,5 @@
-//! Stories of consumer updates: when one goes out by itself, when it rides along, and the traps of talking
-//! to a Linux kernel.
+//! Stories of consumer updates: when one goes out by itself, when it rides along, and the traps of
+//! talking to a Linux kernel.
 
 use pollux_proto::conn::{Conn, ConnParams, Transmit, update_watermark};
 use pollux_proto::testing::{Pair, Side, SideParams};
@@ -170,7 +170,8 @@ fn an_asked_update_is_answered_at_once_even_without_data_or_news() {
 
 #[test]
 fn half_a_buffer_read_and_not_reported_by_a_kernel_does_not_stop_us() {
-    // A kernel reader that has read everything may leave up to half of its ring unreported for ever.
+    // A kernel reader that has read everything may leave up to half of its ring unreported for
+    // ever.
     let mut conn = conn();
     let half = RING / 2;
     conn.prepare(half).unwrap();

@@ -1,4 +1,5 @@
-//! A plan covers exactly its span: each byte once, in order, in as few writes and pieces as the rings allow.
+//! A plan covers exactly its span: each byte once, in order, in as few writes and pieces as the
+//! rings allow.
 #![allow(clippy::disallowed_types, reason = "inside the macros of proptest")]
 
 use pollux_proto::plan::{Placement, Spot, Write, cut};

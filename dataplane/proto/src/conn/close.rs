@@ -10,26 +10,28 @@ use super::{Conn, ConnState, LinkHealth};
 use crate::error::AbortReason;
 use crate::event::EventSet;
 
-/// How long the peer may take no byte of what is still to be sent after a close. Linux gives up after 2 s
-/// and then loses the rest silently; here the connection is reset instead, later.
+/// How long the peer may take no byte of what is still to be sent after a close. Linux gives up
+/// after 2 s and then loses the rest silently; here the connection is reset instead, later.
 pub const DRAIN_GUARD: Duration = Duration::from_secs(60);
 
-/// As [`DRAIN_GUARD`] when the close will be a reset anyway, because unread bytes remain: the 2 s of Linux.
-/// Two sides that closed with both rings full would otherwise wait for each other that long.
+/// As [`DRAIN_GUARD`] when the close will be a reset anyway, because unread bytes remain: the 2 s
+/// of Linux. Two sides that closed with both rings full would otherwise wait for each other that
+/// long.
 pub const DOOMED_DRAIN_GUARD: Duration = Duration::from_secs(2);
 
-/// How long the peer may leave our close unanswered (RFC 7609 section 4.8.3 asks for a guard, Linux has
-/// none). As long as TCP waits in FIN-WAIT-2 for a peer whose program does not close.
+/// How long the peer may leave our close unanswered (RFC 7609 section 4.8.3 asks for a guard, Linux
+/// has none). As long as TCP waits in FIN-WAIT-2 for a peer whose program does not close.
 pub const CLOSE_GUARD: Duration = Duration::from_secs(60);
 
-/// How long the peer may leave our reset unanswered. A kernel peer confirms only when its program closes.
+/// How long the peer may leave our reset unanswered. A kernel peer confirms only when its program
+/// closes.
 pub const ABORT_GUARD: Duration = Duration::from_secs(5);
 
 /// A timer that the owner runs for the connection.
 ///
-/// The owner compares [`Conn::timer`] after its calls: a timer that appears or changes is started anew, one
-/// that disappears is stopped, one that stays runs on. On expiry it calls [`Conn::handle_timeout`] and, if the
-/// same timer is still wanted, starts it anew.
+/// The owner compares [`Conn::timer`] after its calls: a timer that appears or changes is started
+/// anew, one that disappears is stopped, one that stays runs on. On expiry it calls
+/// [`Conn::handle_timeout`] and, if the same timer is still wanted, starts it anew.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ConnTimer {
     /// The peer has to take bytes that were prepared before the close.
@@ -80,7 +82,8 @@ impl Conn {
 
     /// The application is done with the connection, both ways.
     ///
-    /// What is prepared is sent first. If unread bytes remain when that is done, the peer sees a reset.
+    /// What is prepared is sent first. If unread bytes remain when that is done, the peer sees a
+    /// reset.
     pub fn close(&mut self) {
         if self.app == App::Closed {
             return;
@@ -191,8 +194,8 @@ impl Conn {
 
     /// The peer reset.
     ///
-    /// Linux says its own abnormal close when its program closes. We say it at once, so that the peer knows
-    /// early that we write no more; if we ended before, the peer knows.
+    /// Linux says its own abnormal close when its program closes. We say it at once, so that the
+    /// peer knows early that we write no more; if we ended before, the peer knows.
     #[cold]
     pub(super) fn on_peer_abort(&mut self) {
         self.note_reset(AbortReason::Peer);

@@ -16,15 +16,16 @@ use crate::seq::CdcSeq;
 impl Conn {
     /// Takes a CDC message of the peer.
     ///
-    /// Ignored, as in Linux: messages with a foreign token or an older sequence number than the last
-    /// (an equal one is taken), cursors that go back (the rest of the message counts), and everything once
-    /// the connection is over.
+    /// Ignored, as in Linux: messages with a foreign token or an older sequence number than the
+    /// last (an equal one is taken), cursors that go back (the rest of the message counts), and
+    /// everything once the connection is over.
     ///
     /// # Errors
     ///
-    /// What cannot be true: a cursor outside its ring or laps ahead, more unread bytes than our RMBE holds,
-    /// bytes read that were never sent, a failover that lost a message. The connection has then reset itself
-    /// and will order an abnormal close. The peer's own reset is no error but the event `RESET`.
+    /// What cannot be true: a cursor outside its ring or laps ahead, more unread bytes than our
+    /// RMBE holds, bytes read that were never sent, a failover that lost a message. The connection
+    /// has then reset itself and will order an abnormal close. The peer's own reset is no error but
+    /// the event `RESET`.
     #[inline]
     pub fn handle_cdc(&mut self, message: &cdc::Repr) -> Result<(), AbortReason> {
         if message.token != self.local_token {
@@ -157,8 +158,9 @@ impl Conn {
             }
         }
         if flags.contains(ProducerFlags::WRITE_BLOCKED) {
-            // Linux leaves this to the next read. Whoever has just become blocked is told at once what was
-            // read; while it stays so the threshold holds, or a slow reader would open the window bytewise.
+            // Linux leaves this to the next read. Whoever has just become blocked is told at once
+            // what was read; while it stays so the threshold holds, or a slow reader would open the
+            // window bytewise.
             let newly = !before.contains(ProducerFlags::WRITE_BLOCKED);
             answer |= newly && self.rmbe.unannounced() > 0;
             answer |= self.rmbe.update(Peer::Blocked) == Update::Due;
@@ -204,8 +206,8 @@ impl Conn {
 
     /// The peer moved to another link and names the last message it believes delivered.
     ///
-    /// A peer on a single link never sends this. If we saw that message, the peer goes on from there;
-    /// what it repeats is filtered as stale.
+    /// A peer on a single link never sends this. If we saw that message, the peer goes on from
+    /// there; what it repeats is filtered as stale.
     #[cold]
     fn handle_failover(&mut self, confirmed: CdcSeq) -> Result<(), AbortReason> {
         if !self.rx_seq.is_before(confirmed) {
@@ -218,13 +220,13 @@ impl Conn {
 
     /// Takes back `bytes` of the RMBE: the application has read them.
     ///
-    /// An update to the peer becomes due by itself only when Linux would send one; otherwise the next
-    /// message carries it.
+    /// An update to the peer becomes due by itself only when Linux would send one; otherwise the
+    /// next message carries it.
     ///
     /// # Errors
     ///
-    /// [`Misuse::NotReadable`] beyond [`Conn::readable`]; [`Misuse::Ended`] after the application closed or
-    /// aborted.
+    /// [`Misuse::NotReadable`] beyond [`Conn::readable`]; [`Misuse::Ended`] after the application
+    /// closed or aborted.
     #[inline]
     pub fn consume(&mut self, bytes: u32) -> Result<(), Misuse> {
         let readable = self.rmbe.readable();

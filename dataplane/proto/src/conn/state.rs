@@ -1,8 +1,10 @@
-//! The states of a connection and how they follow each other (Linux `net/smc`, RFC 7609 section 4.8).
+//! The states of a connection and how they follow each other (Linux `net/smc`, RFC 7609 section
+//! 4.8).
 //!
-//! The transitions are pure functions of the state and of what both sides have said; the table of all of
-//! them is in `tests/close_matrix.txt`. One departure: Linux changes its state when a close flag is *sent*,
-//! here it changes when the application *wishes*, and the flag follows once the send ring is drained.
+//! The transitions are pure functions of the state and of what both sides have said; the table of
+//! all of them is in `tests/close_matrix.txt`. One departure: Linux changes its state when a close
+//! flag is *sent*, here it changes when the application *wishes*, and the flag follows once the
+//! send ring is drained.
 
 use pollux_wire::cdc::ConnStateFlags;
 
@@ -99,7 +101,8 @@ impl ConnState {
 
     /// After this side reset, the peer having said `peer`.
     ///
-    /// Linux goes to closed at once. Waiting for the confirmation shows when the RMBE is free again.
+    /// Linux goes to closed at once. Waiting for the confirmation shows when the RMBE is free
+    /// again.
     pub(super) fn after_abort(self, peer: ConnStateFlags) -> ConnState {
         match self {
             ConnState::Closed => self,
@@ -134,7 +137,8 @@ impl ConnState {
                     ConnState::AppFinCloseWait
                 }
             }
-            // In the second, Linux waits for a reset. A normal close that crossed our reset ends it as well.
+            // In the second, Linux waits for a reset. A normal close that crossed our reset ends it
+            // as well.
             ConnState::PeerFinCloseWait | ConnState::PeerAbortWait if has_final(peer) => {
                 ConnState::Closed
             }

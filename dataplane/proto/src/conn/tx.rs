@@ -1,7 +1,7 @@
 //! Sending: what the application prepares, and the orders that come of it.
 
 use arrayvec::ArrayVec;
-use pollux_wire::cdc::{self, ConnStateFlags, ProducerFlags};
+use pollux_wire::cdc::{self, ConnStateFlags, ProducerFlags, RingCursor};
 
 use super::close::App;
 use super::urgent::TxUrgent;
@@ -12,18 +12,21 @@ use crate::plan::{self, Placement, Write};
 use crate::sndbuf::Space;
 use crate::units::SentMark;
 
-/// Whether a transmit has to be covered by a completion, of its own or of later work on the same queue pair.
+/// Whether a transmit has to be covered by a completion, of its own or of later work on the same
+/// queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NeedsCompletion {
     /// Everything was inline: nothing waits for it.
     No,
-    /// Bytes went by reference. The peer's reading frees them too, but a reader may leave half of its RMBE
-    /// unreported for ever: where the sndbuf is not larger than that, only a completion keeps a writer going.
-    /// It may be late, for example asked for when half of the sndbuf is outstanding; it must come.
+    /// Bytes went by reference. The peer's reading frees them too, but a reader may leave half of
+    /// its RMBE unreported for ever: where the sndbuf is not larger than that, only a completion
+    /// keeps a writer going. It may be late, for example asked for when half of the sndbuf is
+    /// outstanding; it must come.
     Yes,
 }
 
-/// One batch: at most two writes, then exactly one CDC that announces them, in this order on one queue pair.
+/// One batch: at most two writes, then exactly one CDC that announces them, in this order on one
+/// queue pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Transmit {
     /// Writes into the peer's RMBE; none when only the message is due.
@@ -34,6 +37,24 @@ pub struct Transmit {
     pub mark: SentMark,
     /// Whether such a completion must come.
     pub needs_completion: NeedsCompletion,
+}
+
+impl Transmit {
+    /// A place for [`Conn::poll_transmit_into`] to write to.
+    pub const EMPTY: Transmit = Transmit {
+        writes: ArrayVec::new_const(),
+        cdc: cdc::Repr {
+            seq: 0,
+            token: 0,
+            producer: RingCursor { wrap: 0, count: 0 },
+            consumer: RingCursor { wrap: 0, count: 0 },
+            producer_flags: ProducerFlags::EMPTY,
+            state_flags: ConnStateFlags::EMPTY,
+            credits: 0,
+        },
+        mark: SentMark(0),
+        needs_completion: NeedsCompletion::No,
+    };
 }
 
 /// Whether the application may add to the stream.
@@ -79,14 +100,17 @@ impl Due {
 }
 
 impl Conn {
-    /// Takes `bytes` more that the application has copied into the sndbuf at [`Conn::write_offset`].
+    /// Takes `bytes` more that the application has copied into the sndbuf at
+    /// [`Conn::write_offset`].
     ///
-    /// Behind an outstanding urgent byte they are taken and held back until the peer has consumed it.
+    /// Behind an outstanding urgent byte they are taken and held back until the peer has consumed
+    /// it.
     ///
     /// # Errors
     ///
-    /// [`Misuse::RingFull`] beyond [`Conn::writable`]; [`Misuse::Ended`] after the application's own
-    /// shutdown, close or abort; [`Misuse::PeerGone`] after the peer closed or the connection was reset.
+    /// [`Misuse::RingFull`] beyond [`Conn::writable`]; [`Misuse::Ended`] after the application's
+    /// own shutdown, close or abort; [`Misuse::PeerGone`] after the peer closed or the connection
+    /// was reset.
     #[inline]
     pub fn prepare(&mut self, bytes: u32) -> Result<(), Misuse> {
         if bytes > self.sndbuf.room() || self.sending != Sending::Open {
@@ -146,31 +170,45 @@ impl Conn {
 
     /// The next batch, or `None` if there is nothing to send. Repeat until `None`.
     ///
-    /// `inline_max` is what the adapter takes inline at this moment, in bytes; 0 for nothing. The caller has
-    /// made sure that three work requests can be posted: the batch counts as sent. Inline chunks are free in
-    /// the sndbuf when this returns, so the caller posts, that is copies, them before the application runs.
+    /// As [`Conn::poll_transmit_into`], which saves a copy of the order.
     #[inline]
     pub fn poll_transmit(&mut self, inline_max: u32) -> Option<Transmit> {
+        let mut transmit = Transmit::EMPTY;
+        self.poll_transmit_into(inline_max, &mut transmit)
+            .then_some(transmit)
+    }
+
+    /// Writes the next batch into `transmit`; `false`, and nothing written, if there is nothing to
+    /// send. Repeat until `false`.
+    ///
+    /// `inline_max` is what the adapter takes inline at this moment, in bytes; 0 for nothing. The
+    /// caller has made sure that three work requests can be posted: the batch counts as sent.
+    /// Inline chunks are free in the sndbuf when this returns, so the caller posts, that is copies,
+    /// them before the application runs.
+    #[inline]
+    pub fn poll_transmit_into(&mut self, inline_max: u32, transmit: &mut Transmit) -> bool {
         if !self.wants_transmit() {
-            return None;
+            return false;
         }
         let queued = self.sndbuf.queued();
         let window = self.window();
         let len = queued.min(window);
         let mut producer_flags = ProducerFlags::EMPTY;
         if queued >= window {
-            // As in Linux this includes "all of it fits exactly": the window is closed afterwards, and a
-            // sender with a closed window must have said so.
+            // As in Linux this includes "all of it fits exactly": the window is closed afterwards,
+            // and a sender with a closed window must have said so.
             producer_flags = ProducerFlags::WRITE_BLOCKED;
         }
-        let writes = plan::cut(len, self.sndbuf.next(), self.window.next(), inline_max);
-        let mut needs_completion = NeedsCompletion::No;
-        for write in &writes {
+        let (source, target) = (self.sndbuf.next(), self.window.next());
+        plan::cut_into(&mut transmit.writes, len, source, target, inline_max);
+        transmit.needs_completion = NeedsCompletion::No;
+        for write in &transmit.writes {
             self.sndbuf.post(write.len, write.placement);
             if write.placement == Placement::ByReference {
-                needs_completion = NeedsCompletion::Yes;
+                transmit.needs_completion = NeedsCompletion::Yes;
             }
         }
+        transmit.mark = SentMark(self.sndbuf.sent());
         self.window.fill(len);
         if self.tx_urgent != TxUrgent::None {
             producer_flags = producer_flags.union(self.say_urgent());
@@ -179,7 +217,7 @@ impl Conn {
             self.say_due();
         }
         self.tx_seq = self.tx_seq.next();
-        let cdc = cdc::Repr {
+        transmit.cdc = cdc::Repr {
             seq: self.tx_seq.0,
             token: self.peer_token,
             producer: self.window.producer().into(),
@@ -189,12 +227,7 @@ impl Conn {
             credits: 0,
         };
         self.note_space();
-        Some(Transmit {
-            writes,
-            cdc,
-            mark: SentMark(self.sndbuf.sent()),
-            needs_completion,
-        })
+        true
     }
 
     /// Settles what is due with the message that is being made.

@@ -1,12 +1,13 @@
 //! The urgent byte, both ways (RFC 7609 section 4.5.2, Linux `MSG_OOB`).
 //!
-//! Sender: the urgent byte is the last one of its span. Messages say "pending" until the one that carries the
-//! byte says "present" as well. Nothing behind it is sent before the peer's consumer cursor shows that it
-//! read everything.
+//! Sender: the urgent byte is the last one of its span. Messages say "pending" until the one that
+//! carries the byte says "present" as well. Nothing behind it is sent before the peer's consumer
+//! cursor shows that it read everything.
 //!
-//! Receiver: the byte lies in the RMBE just before the producer cursor of the message that says "present".
-//! Delivered inline it is an ordinary byte at which reading pauses once. Delivered out of line the owner
-//! copies it by [`Conn::take_urgent`] and reading skips it. Passing it either way tells the peer at once.
+//! Receiver: the byte lies in the RMBE just before the producer cursor of the message that says
+//! "present". Delivered inline it is an ordinary byte at which reading pauses once. Delivered out
+//! of line the owner copies it by [`Conn::take_urgent`] and reading skips it. Passing it either way
+//! tells the peer at once.
 
 use pollux_wire::cdc::ProducerFlags;
 
@@ -54,8 +55,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [`Conn::prepare`]; [`Misuse::UrgentOutstanding`] until the event `URGENT_CONFIRMED` for the one
-    /// before; [`Misuse::NothingUrgent`] for 0 bytes.
+    /// As [`Conn::prepare`]; [`Misuse::UrgentOutstanding`] until the event `URGENT_CONFIRMED` for
+    /// the one before; [`Misuse::NothingUrgent`] for 0 bytes.
     pub fn prepare_urgent(&mut self, bytes: u32) -> Result<(), Misuse> {
         self.check_prepare(bytes)?;
         if self.tx_urgent != TxUrgent::None {
@@ -112,8 +113,8 @@ impl Conn {
         self.delivery = delivery;
     }
 
-    /// An urgent byte arrived: the last one before the producer cursor. One that was not read yet becomes an
-    /// ordinary byte of the stream, as in TCP.
+    /// An urgent byte arrived: the last one before the producer cursor. One that was not read yet
+    /// becomes an ordinary byte of the stream, as in TCP.
     #[cold]
     pub(super) fn on_urgent(&mut self) {
         let end = self.rmbe.produced();
@@ -134,8 +135,8 @@ impl Conn {
 
     /// Offset in the RMBE of an urgent byte that has to be copied, which thereby counts as copied.
     ///
-    /// The owner calls this on the event `URGENT` and copies the byte before it asks for the next transmit.
-    /// Until it does, reading does not get past the byte. `None` when delivery is inline.
+    /// The owner calls this on the event `URGENT` and copies the byte before it asks for the next
+    /// transmit. Until it does, reading does not get past the byte. `None` when delivery is inline.
     pub fn take_urgent(&mut self) -> Option<u32> {
         match self.rx_urgent {
             RxUrgent::Untaken(offset) => {

@@ -83,7 +83,8 @@ impl Window {
         self.producer = self.producer.advanced(len, self.size);
     }
 
-    /// Judges and, if it holds, takes a received consumer cursor, when `sent` bytes were sent in all.
+    /// Judges and, if it holds, takes a received consumer cursor, when `sent` bytes were sent in
+    /// all.
     #[inline]
     pub(super) fn receive(&mut self, consumer: Cursor, sent: u64) -> Reading {
         let step = match self.consumed.cursor.step_to(consumer, self.size) {
