@@ -81,6 +81,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     fn release_link(&mut self, id: LinkId) {
         self.reset_conns_of(id);
+        if let Some(link) = self.link_mut(id) {
+            // The last message, a DELETE LINK, leaves before the queue pair does. Whether it
+            // arrives is not waited for.
+            let qp = link.qp;
+            let _ = self.group.flush(qp);
+        }
         let link = self.links.get_mut(usize::from(id.0)).and_then(Option::take);
         self.touched.retain(|touched| *touched != id);
         let mut stats = QpStats::default();
@@ -172,6 +178,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
         }
         self.enqueue(conn);
+        self.report(Report::ConnOpened(conn));
     }
 
     fn abort_conn(&mut self, conn: ConnId) {

@@ -206,6 +206,8 @@ pub enum PeerDone {
 pub enum Report<Q, R> {
     /// The link's receives are posted: the peer may be told to send.
     LinkAdopted(LinkId),
+    /// The connection is open: its program or application may use it.
+    ConnOpened(ConnId),
     /// The link is dead; its connections have been reset. Control answers with `ReleaseLink`.
     LinkFailed {
         /// The link.

@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::mailbox::{ConnId, Owner, Report, SessionId};
 use pollux_attach::shared::{Submission, Violation, WorkerSide};
 use pollux_provider::PollGroup;
-use pollux_ring::Wake;
+use pollux_ring::WakeSender;
 
 /// How far the worker goes along with a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum Service {
 #[derive(Debug)]
 pub struct ServedSession {
     pub(crate) side: WorkerSide,
-    pub(crate) wake: Wake,
+    pub(crate) wake: WakeSender,
     /// Connection of each slot.
     pub(crate) slots: Box<[Option<ConnId>]>,
     pub(crate) service: Service,
@@ -44,7 +44,7 @@ pub(crate) enum News {
 impl ServedSession {
     /// A session without connections; `wake` wakes its program.
     #[must_use]
-    pub fn new(side: WorkerSide, wake: Wake) -> Self {
+    pub fn new(side: WorkerSide, wake: WakeSender) -> Self {
         let slots = usize::from(side.layout().shape().slots());
         ServedSession {
             side,

@@ -14,9 +14,9 @@ fn messages_of_every_size_come_back_with_every_inline_size() {
         let mut nodes = pair(sizes, apps, &clock, WaitSpec::default());
         connect(&mut nodes, 0, [TAG_PING, TAG_ECHO]);
         for bytes in [1, 2, 40, 43, 44, 45, 48, 63, 64, 65, 255, 256, 257, 2048, 16 << 10] {
-            nodes[0].send(Command::App(ping(bytes, 40)));
+            nodes[0].send(Command::App(ping(bytes, 100)));
             let mut end = None;
-            for _ in 0..100_000 {
+            for _ in 0..1_000_000 {
                 nodes.iter_mut().for_each(|node| drop(node.worker.pass()));
                 clock.advance(100);
                 while let Some(report) = nodes[0].news.pop() {
@@ -28,7 +28,7 @@ fn messages_of_every_size_come_back_with_every_inline_size() {
                     break;
                 }
             }
-            assert_eq!(end, Some((PingEnd::Done, 40)), "{bytes} bytes, inline {inline_bytes}");
+            assert_eq!(end, Some((PingEnd::Done, 100)), "{bytes} bytes, inline {inline_bytes}");
         }
     }
 }
