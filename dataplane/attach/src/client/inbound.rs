@@ -415,14 +415,20 @@ impl Inbound {
 
     /// Copies what is there, unless that is much: then the caller copies without the lock.
     #[inline]
-    pub(super) fn read(&mut self, cell: &SlotCell, slot: u16, into: &mut [u8]) -> ReadStep {
+    pub(super) fn read(
+        &mut self,
+        cell: &SlotCell,
+        slot: u16,
+        rmbe_bytes: u32,
+        into: &mut [u8],
+    ) -> ReadStep {
         let Some(place) = self.slots.get_mut(usize::from(slot)) else {
             return ReadStep::Empty;
         };
         if place.copying == Copying::Yes {
             return ReadStep::Busy;
         }
-        let bytes = cell.readable().min(into.len() as u64);
+        let bytes = cell.readable(rmbe_bytes).min(into.len() as u64);
         if bytes == 0 {
             return ReadStep::Empty;
         }

@@ -415,7 +415,9 @@ impl Shared {
         match interest {
             Interest::Readable(slot) => self.cells.get(usize::from(slot)).is_none_or(|cell| {
                 let ended = over | SlotState::END_OF_STREAM.bits();
-                cell.readable() > 0 || cell.state().bits() & ended != 0 || cell.is_read_ended()
+                cell.readable(self.layout.shape().rmbe_bytes()) > 0
+                    || cell.state().bits() & ended != 0
+                    || cell.is_read_ended()
             }),
             Interest::Writable(slot) => self.cells.get(usize::from(slot)).is_none_or(|cell| {
                 cell.writable(self.layout.shape().sndbuf_bytes()) > 0
@@ -438,9 +440,11 @@ impl Shared {
         if self.is_gone() {
             state |= SlotState::RESET;
         }
-        let writable = cell.writable(self.layout.shape().sndbuf_bytes());
+        let shape = self.layout.shape();
+        let readable = cell.readable(shape.rmbe_bytes());
+        let writable = cell.writable(shape.sndbuf_bytes());
         Readiness {
-            readable: cell.readable() as usize,
+            readable: readable as usize,
             writable: writable as usize,
             state,
         }

@@ -87,13 +87,13 @@ impl SlotCell {
         self.write_ended.load(Ordering::Relaxed)
     }
 
-    /// Bytes that can be read.
+    /// Bytes that can be read from an RMBE of `size` bytes.
     #[inline]
-    pub(super) fn readable(&self) -> u64 {
+    pub(super) fn readable(&self, size: u32) -> u64 {
         let consumed = self.consumed.load(Ordering::Relaxed);
-        self.produced
-            .load(Ordering::Acquire)
-            .saturating_sub(consumed)
+        let produced = self.produced.load(Ordering::Acquire);
+        // A worker that says more is mistaken; the ring is still the limit.
+        produced.saturating_sub(consumed).min(u64::from(size))
     }
 
     /// Bytes that can be written into a sndbuf of `size` bytes.

@@ -424,9 +424,10 @@ impl Accelerated {
     #[inline]
     fn try_read(&self, into: &mut [u8], consume: Consume) -> ReadStep {
         let (shared, cell, slot) = (&self.shared, self.cell(), self.slot);
+        let rmbe_bytes = shared.layout.shape().rmbe_bytes();
         let mut inbound = shared.inbound();
         inbound.pump(shared);
-        let bytes = match inbound.read(cell, slot, into) {
+        let bytes = match inbound.read(cell, slot, rmbe_bytes, into) {
             ReadStep::Bytes(bytes) => bytes,
             ReadStep::Copy { from, bytes } => {
                 if inbound.is_copying(slot) {
@@ -445,8 +446,8 @@ impl Accelerated {
             let consumed = cell.consumed() + bytes as u64;
             cell.set_consumed(consumed);
             drop(inbound);
-            let rmbe_bytes = u64::from(shared.layout.shape().rmbe_bytes());
-            if consumed - cell.told() >= rmbe_bytes / TELL_DIVISOR {
+            let untold = consumed.saturating_sub(cell.told());
+            if untold >= u64::from(rmbe_bytes) / TELL_DIVISOR {
                 let mut outbound = shared.outbound();
                 outbound.kick(slot, cell);
                 shared.wake_worker(outbound);
