@@ -9,12 +9,12 @@
 //! ```text
 //! client                                     server
 //!   Send(Proposal)          ---------------->
-//!                                              Choose(candidate): group and queue pair?
+//!                                              Ask(Choose): group and queue pair?
 //!                           <----------------  Send(Accept)            after accept()
-//!   Prepare(agreed): queue pair, RMB
+//!   Ask(agreed): queue pair, RMB
 //!   Send(Confirm)           ---------------->                          after provide()
 //!   subsequent contact: Done(Connected)        subsequent contact: Done(Connected)
-//!   first contact: the link is confirmed (`llc`)   Connect(agreed), then the same
+//!   first contact: the link is confirmed (`llc`)   Ask(Connect), then the same
 //!   Done(Connected)                            Done(Connected)       after handle_link_confirmed()
 //! ```
 //!

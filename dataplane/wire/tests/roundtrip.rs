@@ -509,6 +509,10 @@ proptest! {
         check_llc(LlcForm::V1, &llc::Message::AddLink(refusal))?;
         let v2 = llc::AddLinkV2 { attachment: Attachment::Direct, target_gid, rtokens: &rtokens };
         check_llc(LlcForm::V2, &llc::Message::AddLink(llc::AddLink { v2: Some(v2), ..message }))?;
+        // From 12 rtokens on, byte 2 is the length's and not a reason's.
+        let answer = llc::Answer::Rejected(llc::RejectReason::NONE);
+        let refusal = llc::AddLink { answer, v2: Some(v2), ..message };
+        check_llc(LlcForm::V2, &llc::Message::AddLink(refusal))?;
         for bytes in rtokens {
             prop_assert_eq!(RtokenPair::from_bytes(bytes).to_bytes(), bytes);
         }
