@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use self::demo::DemoOptions;
@@ -16,7 +17,8 @@ pub use self::output::{emit, usage};
 use crate::config::PollMode;
 use crate::exit::Fatal;
 use crate::host::Host;
-use crate::rpc::{InlineSetting, InlineUse};
+use crate::rpc::{InlineSetting, InlineUse, LATENCY_BYTES_MAX};
+use crate::words::UnknownWord;
 
 /// The command line of `pollux`.
 #[derive(Clone, Debug, Parser)]
@@ -39,6 +41,7 @@ pub struct Cli {
 
 /// Options of every subcommand.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
 struct Global {
     /// Control socket of the appliance; without it, the one that --name gives.
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "name")]
@@ -122,7 +125,7 @@ enum Set {
     /// Change how workers wait for work.
     Poll {
         /// The new mode.
-        #[arg(value_parser = poll_mode)]
+        #[arg(value_parser = word::<PollMode>(PollMode::WORDS))]
         mode: PollMode,
         /// Only this worker.
         #[arg(long, value_name = "NUMBER")]
@@ -151,7 +154,7 @@ struct Latency {
     #[arg(long, value_name = "NUMBER")]
     iterations: Option<u64>,
     /// Whether the connection sends inline where it can.
-    #[arg(long, value_name = "on|off", default_value = "on")]
+    #[arg(long, default_value = "on", value_parser = word::<InlineUse>(InlineUse::WORDS))]
     inline: InlineUse,
 }
 
@@ -238,14 +241,20 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn size(text: &str) -> Result<u32, String> {
     let bytes = crate::config::parse_size(text).map_err(|error| error.to_string())?;
     match u32::try_from(bytes) {
-        Ok(bytes @ 1..=0x10_0000) => Ok(bytes),
-        _ => Err("legal: 1 to 1M bytes".to_string()),
+        Ok(number) if (1..=LATENCY_BYTES_MAX).contains(&bytes) => Ok(number),
+        _ => Err(format!(
+            "legal: 1 to {} bytes",
+            crate::config::format_size(LATENCY_BYTES_MAX)
+        )),
     }
 }
 
-fn poll_mode(text: &str) -> Result<PollMode, String> {
-    text.parse()
-        .map_err(|error: crate::words::UnknownWord| error.to_string())
+/// Reads one of the words of an enum, and names them all in help and completions.
+fn word<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err = UnknownWord> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
 }
 
 #[cfg(test)]

@@ -112,7 +112,8 @@ pub enum SocketError {
     },
 }
 
-fn by(pid: Option<u32>) -> String {
+/// A process id in brackets for a message, when it is known.
+pub(crate) fn by(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
@@ -235,8 +236,8 @@ pub fn probe(path: &Path, kind: SocketKind, key: &'static str) -> Result<Place, 
     }
 }
 
-/// Process id of whoever serves a connected socket.
-fn peer_pid(socket: impl AsFd) -> Option<u32> {
+/// Process id of whoever serves a connected socket, as the kernel tells it.
+pub(crate) fn peer_pid(socket: impl AsFd) -> Option<u32> {
     let peer = socket_peercred(socket).ok()?;
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }

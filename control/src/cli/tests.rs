@@ -69,9 +69,9 @@ fn values_are_checked_before_anybody_is_asked() {
 
 #[test]
 fn sizes_of_a_measurement_take_suffixes() {
-    let cli = parse(&["latency", "127.0.0.1:1", "--sizes", "1,64,1K,1M"]).expect("legal");
+    let cli = parse(&["latency", "127.0.0.1:1", "--sizes", "1,64,1K,0x10000"]).expect("legal");
     let Command::Latency(latency) = cli.command else {
         panic!("{:?}", cli.command)
     };
-    assert_eq!(latency.sizes, [1, 64, 1024, 1 << 20]);
+    assert_eq!(latency.sizes, [1, 64, 1024, 65536]);
 }

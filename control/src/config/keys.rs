@@ -489,8 +489,9 @@ const HANDSHAKE: &[Key<Config>] = &[
     Key {
         name: "conns_per_group_max",
         unit: "connections per link group",
-        limits: Limits::Count { min: 1, max: 255 },
-        about: "Connections that share one link group before another is made.",
+        limits: Limits::Count { min: 16, max: 255 },
+        about: "Connections that share one link group before another is made; the lower number of both \
+                ends counts.",
         get: |c| Setting::count(c.handshake.conns_per_group_max),
         set: |c, found, limits| {
             found

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with,
@@ -16,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Method, RpcError};
+use crate::unix_socket::{by, peer_pid};
 
 /// How long an appliance may take to answer a call that it answers at once.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -113,10 +113,6 @@ pub enum ClientError {
     Rpc(#[from] RpcError),
 }
 
-fn by(pid: Option<u32>) -> String {
-    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
-}
-
 fn seconds(limit: Duration) -> String {
     format!("{} s", limit.as_secs_f64())
 }
@@ -179,9 +175,7 @@ impl Client {
                 Err(error) => return Err(io("connect to", error)),
             }
         }
-        let pid = socket_peercred(&socket)
-            .ok()
-            .and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+        let pid = peer_pid(&socket);
         Ok(Client {
             socket,
             path,

@@ -139,6 +139,9 @@ pub struct MethodSpec {
     pub answer: Answer,
 }
 
+/// Longest message that a latency run sends, in bytes.
+pub const LATENCY_BYTES_MAX: u64 = pollux_worker::PING_BYTES_MAX as u64;
+
 /// Greatest inline size that can be asked for, in bytes; the limit of `device.inline`.
 const INLINE_BYTES_MAX: u64 = 1024;
 
@@ -266,7 +269,7 @@ const LATENCY: &[ParamSpec] = &[
         name: "sizes",
         kind: ParamKind::Counts {
             min: 1,
-            max: 1 << 20,
+            max: LATENCY_BYTES_MAX,
             length_max: 64,
         },
         need: Need::Optional,

@@ -180,7 +180,7 @@ mod tests {
                 Method::LatencyRun,
                 json!({"connect": "127.0.0.1:1", "sizes": []})
             ),
-            "sizes: not legal ([]); legal: 1 to 64 whole numbers, each 1 to 1048576"
+            "sizes: not legal ([]); legal: 1 to 64 whole numbers, each 1 to 65536"
         );
         let long = "x".repeat(5000);
         assert!(refused(Method::SetPoll, json!({"mode": long})).len() < 200);
