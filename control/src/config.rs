@@ -16,6 +16,8 @@ mod reader;
 mod size;
 mod values;
 
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -29,6 +31,9 @@ pub use self::values::{
     Personality, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
 };
 use crate::cores::CoreChoice;
+
+/// Longest configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 512 << 10;
 
 /// Everything an appliance is told at start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -269,14 +274,26 @@ impl Config {
     /// The file cannot be read, or everything that is wrong with it.
     pub fn from_file(path: &Path) -> Result<Config, ConfigErrors> {
         let origin = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Config::from_toml_str(&text, &origin),
-            Err(error) => Err(ConfigErrors::one(ConfigError {
-                origin,
+        let unreadable = |problem: String| {
+            let key = String::new();
+            ConfigErrors::one(ConfigError {
+                origin: origin.clone(),
                 line: 0,
-                key: String::new(),
-                problem: format!("cannot read the configuration: {error}"),
-            })),
+                key,
+                problem,
+            })
+        };
+        let mut text = String::new();
+        let read = File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+        match read {
+            Ok(count) if count as u64 > FILE_BYTES_MAX => {
+                Err(unreadable(format!("is longer than {FILE_BYTES_MAX} bytes")))
+            }
+            Ok(_) => Config::from_toml_str(&text, &origin),
+            Err(error) => Err(unreadable(format!(
+                "cannot read the configuration: {error}"
+            ))),
         }
     }
 

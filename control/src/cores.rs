@@ -364,7 +364,7 @@ impl CorePlan {
     }
 
     /// Whether worker number `worker` has its core for itself: the kernel was told to keep other
-    /// threads off it (`isolcpus`, or an isolated cpuset partition).
+    /// threads off it (`isolcpus`).
     #[must_use]
     pub fn is_dedicated(&self, worker: usize) -> bool {
         let isolated = read_list("/sys/devices/system/cpu/isolated").unwrap_or_default();
@@ -416,17 +416,17 @@ fn read_list(path: &str) -> Option<CoreSet> {
 }
 
 /// Lets the calling thread, and every thread that it starts from now on, run on `cores` only.
+/// Cores beyond 1023 do not fit into the system call's fixed mask and are left out.
 ///
 /// # Errors
-/// The kernel's refusal; `EINVAL` when no core of the set exists for this process, or when a core
-/// beyond 1023 is named, which the system call's fixed mask cannot hold.
+/// The kernel's refusal; `EINVAL` when no core is left, or none of them exists for this process.
 pub fn run_this_thread_on(cores: &CoreSet) -> Result<(), rustix::io::Errno> {
     let mut set = CpuSet::new();
-    for core in cores.iter() {
-        let core = core as usize;
-        if core >= CpuSet::MAX_CPU {
-            return Err(rustix::io::Errno::INVAL);
-        }
+    for core in cores
+        .iter()
+        .map(|core| core as usize)
+        .filter(|core| *core < CpuSet::MAX_CPU)
+    {
         set.set(core);
     }
     sched_setaffinity(None, &set)

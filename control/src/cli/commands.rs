@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::output::emit;
+use super::output::{Reader, emit, emit_part};
 use super::{Check, Command, Completions, Global, Latency, Man, Rpc, Set, Show, Stats, Stop};
 use crate::config::Config;
 use crate::exit::{ExitStatus, Fatal};
@@ -145,16 +145,20 @@ impl Asker<'_> {
                 std::thread::sleep(Duration::from_secs_f64(seconds));
             }
             let result = self.call(Method::StatsShow, json!({}), CALL_TIMEOUT)?;
-            if self.global.json {
-                emit(&format!("{result}\n"))?;
-                continue;
+            let text = if self.global.json {
+                result.to_string()
+            } else {
+                let now: StatsView = typed(Method::StatsShow, result)?;
+                let text = match &before {
+                    Some(before) => now.text_since(before),
+                    None => now.text(),
+                };
+                before = Some(now);
+                text
+            };
+            if emit_part(&format!("{text}\n"))? == Reader::Gone {
+                break;
             }
-            let now: StatsView = typed(Method::StatsShow, result)?;
-            let text = before
-                .as_ref()
-                .map_or_else(|| now.text(), |before| now.text_since(before));
-            emit(&format!("{text}\n"))?;
-            before = Some(now);
         }
         Ok(())
     }

@@ -145,10 +145,19 @@ impl RpcServer {
             return;
         };
         client.say(&reply);
-        let fate = client.write();
-        // Without methods at hand, requests that were held back wait for the next event, which
-        // the interest in writing brings at once.
-        self.settle(reactor, token, fate, None);
+        match client.write() {
+            // Requests that were held back go on with the next event, which the interest in
+            // writing brings at once.
+            Fate::Stays => self.settle(reactor, token, Fate::Stays, None),
+            // What else it waits for must be abandoned, which needs the methods: the next event
+            // finds the same error and does it.
+            Fate::Gone => {
+                let wanted = Interest::ReadWrite;
+                if reactor.modify(&client.socket, wanted, token).is_ok() {
+                    client.interest = wanted;
+                }
+            }
+        }
     }
 
     /// Whether every reply has been handed to the kernel and no answer is missing.

@@ -128,7 +128,12 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let place = Place::new();
     let fake = fake(&place);
     let program = env!("CARGO_BIN_EXE_pollux");
-    for arguments in ["show conns", "--json show conns", "--help"] {
+    for arguments in [
+        "show conns",
+        "--json show conns",
+        "--help",
+        "stats --watch 0.01",
+    ] {
         let script = format!(
             "set -o pipefail; {program} --socket {} {arguments} | head -n 1",
             fake.socket

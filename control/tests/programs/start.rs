@@ -55,6 +55,26 @@ fn a_missing_configuration_is_told_by_name() {
 }
 
 #[test]
+fn what_cannot_be_a_configuration_is_told_and_not_read_to_its_end() {
+    for (path, what) in [
+        ("/dev/zero", "is longer than 524288 bytes"),
+        ("/", "cannot read the configuration"),
+        (
+            env!("CARGO_BIN_EXE_polluxd"),
+            "cannot read the configuration",
+        ),
+    ] {
+        let ended = polluxd(&["--config", path]);
+        assert_eq!(ended.status, Some(78), "{ended:?}");
+        let expected = format!("polluxd: {path}: {what}");
+        assert!(
+            is_one_line(&ended.err) && ended.err.starts_with(&expected),
+            "{ended:?}"
+        );
+    }
+}
+
+#[test]
 fn a_core_that_is_not_allowed_is_told_with_the_allowed_set() {
     let place = Place::new();
     let config = place.config("cores = \"0,8191\"\n");

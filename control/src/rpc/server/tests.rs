@@ -211,6 +211,21 @@ fn what_a_dead_client_asked_for_is_abandoned() {
 }
 
 #[test]
+fn an_answer_to_a_dead_client_abandons_its_other_questions() {
+    let mut world = World::new();
+    let mut client = world.connect();
+    client.write_all(latency(1).as_bytes()).expect("write");
+    client.write_all(latency(2).as_bytes()).expect("write");
+    world.run();
+    drop(client);
+    let tickets = world.methods.tickets.clone();
+    world.complete(tickets[0], json!("nobody reads this"));
+    world.run();
+    assert_eq!(world.methods.abandoned, tickets[1..]);
+    assert_eq!(world.server.client_count(), 0);
+}
+
+#[test]
 fn a_line_too_long_is_refused_and_the_next_one_is_answered() {
     let mut world = World::new();
     let mut client = world.connect();
