@@ -1,11 +1,13 @@
 //! The control plane: configuration, cores, sockets, the control thread's reactor and its
 //! JSON-RPC, and the two programs `polluxd` (the appliance) and `pollux` (the operator's tool).
 
+pub mod appliance;
 pub mod cli;
 pub mod config;
 pub mod core_lock;
 pub mod cores;
 pub mod exit;
+pub mod gateway;
 pub mod host;
 pub mod log;
 pub mod nearest;

@@ -259,7 +259,7 @@ pub struct PoolView {
     pub count: u64,
     /// Bytes of all of them.
     pub bytes: u64,
-    /// Kind of pages: `"2M"` or `"base"`.
+    /// Size of its pages: `"2M"` or `"4K"`.
     pub pages: String,
 }
 

@@ -1,9 +1,9 @@
 //! Connections: opened, ended, and the slots they use.
 
+use super::Appliance;
 use super::handshake::Origin;
 use super::memory::{BufferPool, ConnBuffers};
 use super::state::{ConnKey, ConnUser, GroupKey, Place, SlotPool};
-use super::Appliance;
 use pollux_attach::layout::{Layout, Shape};
 use pollux_attach::message::Reply;
 use pollux_attach::slots::SlotTable;
@@ -32,9 +32,10 @@ where
             self.make_app_pool(worker)?;
         }
         let pool = match origin {
-            Origin::Program { session, .. } => {
-                self.sessions.get_mut(&session).map(|session| &mut session.pool)
-            }
+            Origin::Program { session, .. } => self
+                .sessions
+                .get_mut(&session)
+                .map(|session| &mut session.pool),
             Origin::Echo | Origin::Latency(_) => self.workers[worker].app.as_mut(),
         };
         let pool = pool.ok_or(Diagnosis::INTERR)?;
@@ -59,7 +60,10 @@ where
         if self.workers[worker].app.is_some() {
             return Ok(());
         }
-        let (sndbuf, rmb) = (self.config.attach.sndbuf_bytes, self.config.attach.rmb_bytes);
+        let (sndbuf, rmb) = (
+            self.config.attach.sndbuf_bytes,
+            self.config.attach.rmb_bytes,
+        );
         let pages = self.pages();
         let failed = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, "no buffers for connections inside the worker");
@@ -67,11 +71,14 @@ where
         };
         let shape = Shape::new(APP_SLOTS, sndbuf, rmb).map_err(|error| failed(&error))?;
         let layout = Layout::of(shape);
-        let segment = Segment::create("pollux-app", layout.bytes(), pages)
-            .map_err(|error| failed(&error))?;
-        let buffers = BufferPool::create(&self.device, segment, layout)
-            .map_err(|error| failed(&error))?;
-        self.workers[worker].app = Some(SlotPool { table: SlotTable::new(APP_SLOTS), buffers });
+        let segment =
+            Segment::create("pollux-app", layout.bytes(), pages).map_err(|error| failed(&error))?;
+        let buffers =
+            BufferPool::create(&self.device, segment, layout).map_err(|error| failed(&error))?;
+        self.workers[worker].app = Some(SlotPool {
+            table: SlotTable::new(APP_SLOTS),
+            buffers,
+        });
         Ok(())
     }
 
@@ -95,9 +102,14 @@ where
     pub(crate) fn worker_is_done(&mut self, place: Place) {
         match place {
             Place::Session { session, slot } => {
-                let Some(state) = self.sessions.get_mut(&session) else { return };
+                let Some(state) = self.sessions.get_mut(&session) else {
+                    return;
+                };
                 state.pool.table.worker_done(slot.slot);
-                let reply = Reply::Released { slot: slot.slot, generation: slot.generation };
+                let reply = Reply::Released {
+                    slot: slot.slot,
+                    generation: slot.generation,
+                };
                 self.send_reply(session, &reply, &[]);
             }
             Place::App { worker, slot } => {
@@ -110,8 +122,13 @@ where
 
     /// The worker has opened a connection: whoever waits for it may use it.
     pub(crate) fn conn_opened(&mut self, worker: usize, conn: ConnId) {
-        let key = ConnKey { worker, conn: conn.0 };
-        let Some(record) = self.conns.get(&key) else { return };
+        let key = ConnKey {
+            worker,
+            conn: conn.0,
+        };
+        let Some(record) = self.conns.get(&key) else {
+            return;
+        };
         tracing::debug!(
             conn = conn.0, worker, local = %record.local, peer = %record.peer,
             "connection runs over SMC-R"
@@ -140,7 +157,10 @@ where
     ) {
         drop(open);
         let now = self.now();
-        let key = ConnKey { worker, conn: conn.0 };
+        let key = ConnKey {
+            worker,
+            conn: conn.0,
+        };
         self.workers[worker].port.conns.put(conn.0);
         if let Some((group, place)) = self.forgotten.remove(&key) {
             // Its handshake broke off after the peer had heard of the buffer.
@@ -150,7 +170,9 @@ where
             }
             return;
         }
-        let Some(record) = self.conns.remove(&key) else { return };
+        let Some(record) = self.conns.remove(&key) else {
+            return;
+        };
         if let Some(token) = AlertToken::new(record.token) {
             self.workers[worker].groups.leave(now, record.group, token);
         }
@@ -161,7 +183,10 @@ where
         if let ConnUser::Latency(run) = record.user {
             self.latency_ended(run);
         }
-        let group = GroupKey { worker, group: record.group };
+        let group = GroupKey {
+            worker,
+            group: record.group,
+        };
         self.release_buffer(group, (record.place, record.buffers.rkey), peer_done);
     }
 }

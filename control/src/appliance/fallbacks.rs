@@ -30,7 +30,10 @@ pub(crate) struct Fallbacks {
 
 impl Fallbacks {
     pub(crate) fn record(&mut self, fallback: Fallback) {
-        *self.counts.entry((fallback.by, fallback.diagnosis.0)).or_default() += 1;
+        *self
+            .counts
+            .entry((fallback.by, fallback.diagnosis.0))
+            .or_default() += 1;
         if self.newest.len() == KEPT {
             self.newest.pop_front();
         }

@@ -39,7 +39,9 @@ pub(crate) enum Origin {
 /// The state machine of our side.
 enum Machine {
     /// A server waits for the first bytes, to see whether the client speaks SMC at all.
-    Peeking { until: Instant },
+    Peeking {
+        until: Instant,
+    },
     Client(Box<clc::Client>),
     Server(Box<clc::Server>),
 }
@@ -86,7 +88,11 @@ fn peek(tcp: &TcpStream) -> Peeked {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match rustix::net::recv(tcp, &mut bytes, flags) {
         Ok((_, len)) if len > 0 && bytes[..len] == EYE_CATCHER[..len] => {
-            if len == EYE_CATCHER.len() { Peeked::Smc } else { Peeked::Wait }
+            if len == EYE_CATCHER.len() {
+                Peeked::Smc
+            } else {
+                Peeked::Wait
+            }
         }
         Err(Errno::AGAIN | Errno::INTR) => Peeked::Wait,
         Ok(_) | Err(_) => Peeked::Other,
@@ -127,17 +133,27 @@ where
             );
             return;
         }
-        let config = self.config.handshake;
+        let config = &self.config.handshake;
+        let (peek_wait, wait) = (millis(config.peek_timeout_ms), millis(config.timeout_ms));
         let machine = match role {
             Role::Client => {
                 let local = self.workers[worker].local.clone();
                 Machine::Client(Box::new(clc::Client::new(local, now)))
             }
-            Role::Server => Machine::Peeking { until: now.after(millis(config.peek_timeout_ms)) },
+            Role::Server => Machine::Peeking {
+                until: now.after(peek_wait),
+            },
         };
         let id = HandshakeId(self.next_id());
-        if let Err(error) = self.reactor.add(&tcp, Interest::Read, Token::Handshake(id).into()) {
-            self.tell_failed(origin, Errno::NOMEM, format!("cannot watch the socket: {error}"));
+        if let Err(error) = self
+            .reactor
+            .add(&tcp, Interest::Read, Token::Handshake(id).into())
+        {
+            self.tell_failed(
+                origin,
+                Errno::NOMEM,
+                format!("cannot watch the socket: {error}"),
+            );
             return;
         }
         let handshake = Handshake {
@@ -152,7 +168,7 @@ where
             unsent: Vec::new(),
             candidate: None,
             reserved: None,
-            deadline: now.after(millis(config.timeout_ms).saturating_mul(3)),
+            deadline: now.after(wait.saturating_mul(3)),
         };
         self.handshakes.insert(id, handshake);
         self.pump_handshake(id);
@@ -161,7 +177,9 @@ where
     /// The TCP socket of a handshake is ready.
     pub(crate) fn handle_handshake_socket(&mut self, id: HandshakeId) {
         let now = self.now();
-        let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
         if let Machine::Peeking { .. } = handshake.machine {
             match peek(&handshake.tcp) {
                 Peeked::Wait => return,
@@ -180,8 +198,15 @@ where
     /// Reads what belongs to the handshake and never a byte more.
     fn read_messages(&mut self, id: HandshakeId) {
         loop {
-            let Some(handshake) = self.handshakes.get_mut(&id) else { return };
-            let Handshake { machine, reader, tcp, .. } = handshake;
+            let Some(handshake) = self.handshakes.get_mut(&id) else {
+                return;
+            };
+            let Handshake {
+                machine,
+                reader,
+                tcp,
+                ..
+            } = handshake;
             let received = rustix::net::recv(&*tcp, reader.space(), RecvFlags::DONTWAIT);
             match received {
                 Err(Errno::AGAIN | Errno::INTR) => return,
@@ -219,7 +244,9 @@ where
     /// Carries out what the machine of a handshake orders.
     pub(crate) fn pump_handshake(&mut self, id: HandshakeId) {
         loop {
-            let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+            let Some(handshake) = self.handshakes.get_mut(&id) else {
+                return;
+            };
             let done = match &mut handshake.machine {
                 Machine::Peeking { .. } => return,
                 Machine::Client(client) => match client.poll_output() {
@@ -264,7 +291,9 @@ where
     }
 
     fn flush_unsent(&mut self, id: HandshakeId) {
-        let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
         while !handshake.unsent.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::net::send(&handshake.tcp, &handshake.unsent, flags) {
@@ -274,10 +303,14 @@ where
                 Err(_) => break,
             }
         }
-        let interest =
-            if handshake.unsent.is_empty() { Interest::Read } else { Interest::ReadWrite };
+        let interest = if handshake.unsent.is_empty() {
+            Interest::Read
+        } else {
+            Interest::ReadWrite
+        };
         if let Err(error) =
-            self.reactor.modify(&handshake.tcp, interest, Token::Handshake(id).into())
+            self.reactor
+                .modify(&handshake.tcp, interest, Token::Handshake(id).into())
         {
             tracing::error!(%error, "cannot watch the socket of a handshake");
         }
@@ -294,9 +327,10 @@ where
             .iter_mut()
             .find(|(group, link)| {
                 link.first.is_some()
-                    && state.groups.get(**group).is_some_and(|group| {
-                        group.role() == Role::Server && *group.key() == key
-                    })
+                    && state
+                        .groups
+                        .get(**group)
+                        .is_some_and(|group| group.role() == Role::Server && *group.key() == key)
             })
             .map(|(_, link)| link);
         if let Some(link) = forming {
@@ -319,7 +353,9 @@ where
 
     /// Goes on with a handshake that waited for another one's link.
     pub(crate) fn choose_again(&mut self, id: HandshakeId) {
-        let Some(handshake) = self.handshakes.get(&id) else { return };
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return;
+        };
         if let Some(candidate) = handshake.candidate {
             self.choose_server(id, PeerKey::of_candidate(&candidate), candidate);
             self.pump_handshake(id);
@@ -328,7 +364,9 @@ where
 
     fn accept(&mut self, id: HandshakeId, contact: Contact) {
         let now = self.now();
-        let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
         if let (Machine::Server(server), Some(reserved)) =
             (&mut handshake.machine, &handshake.reserved)
         {
@@ -337,7 +375,11 @@ where
     }
 
     fn decline(&mut self, id: HandshakeId, diagnosis: Diagnosis) {
-        match self.handshakes.get_mut(&id).map(|handshake| &mut handshake.machine) {
+        match self
+            .handshakes
+            .get_mut(&id)
+            .map(|handshake| &mut handshake.machine)
+        {
             Some(Machine::Client(client)) => client.decline(diagnosis),
             Some(Machine::Server(server)) => server.decline(diagnosis),
             Some(Machine::Peeking { .. }) | None => {}
@@ -346,7 +388,9 @@ where
 
     /// A client has an Accept: joins the group it names, or makes one.
     fn prepare_client(&mut self, id: HandshakeId, agreed: Agreed) {
-        let Some(handshake) = self.handshakes.get(&id) else { return };
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return;
+        };
         let worker = handshake.worker;
         let key = PeerKey::of_server(agreed.terms.version, &agreed.peer);
         let done = match agreed.terms.contact {
@@ -375,7 +419,9 @@ where
         id: HandshakeId,
         group: pollux_proto::group::GroupId,
     ) -> Result<Contact, Diagnosis> {
-        let Some(handshake) = self.handshakes.get(&id) else { return Err(Diagnosis::INTERR) };
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return Err(Diagnosis::INTERR);
+        };
         let (worker, origin) = (handshake.worker, handshake.origin);
         let (place, buffers) = self.take_slot(worker, origin)?;
         let reserved = self.reserve_in(worker, group, (place, buffers));
@@ -387,7 +433,9 @@ where
             }
         };
         let link = self.workers[worker].links.get_mut(&group);
-        let running = link.as_ref().is_some_and(|link| link.phase == LinkPhase::Running);
+        let running = link
+            .as_ref()
+            .is_some_and(|link| link.phase == LinkPhase::Running);
         let rtoken = reserved.own.rtoken;
         if let Some(handshake) = self.handshakes.get_mut(&id) {
             handshake.reserved = Some(reserved);
@@ -397,8 +445,10 @@ where
         }
         self.reserve_at_worker(id);
         let tag = RkeyTag(id.0);
-        let engine =
-            self.workers[worker].links.get_mut(&group).and_then(|link| link.engine.as_mut());
+        let engine = self.workers[worker]
+            .links
+            .get_mut(&group)
+            .and_then(|link| link.engine.as_mut());
         match engine.map(|engine| engine.confirm_rkey(tag, rtoken)) {
             Some(Ok(())) => {
                 self.pump_link(GroupKey { worker, group });
@@ -424,9 +474,13 @@ where
     /// First contact: both sides know each other's queue pair. The link is connected and moved
     /// into the worker; the handshake goes on when the worker has it.
     fn connect_first(&mut self, id: HandshakeId, agreed: Agreed) {
-        let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
         let worker = handshake.worker;
-        let Some(reserved) = handshake.reserved.as_mut() else { return };
+        let Some(reserved) = handshake.reserved.as_mut() else {
+            return;
+        };
         reserved.agreed = Some(agreed);
         let group = reserved.group;
         match self.connect_link(GroupKey { worker, group }, &agreed) {
@@ -437,7 +491,9 @@ where
 
     /// The worker has the link of a first contact.
     pub(crate) fn link_is_adopted(&mut self, id: HandshakeId) {
-        let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
         if let (Machine::Client(client), Some(reserved)) =
             (&mut handshake.machine, &handshake.reserved)
         {
@@ -448,7 +504,11 @@ where
 
     /// The link of a first contact works.
     pub(crate) fn link_is_confirmed(&mut self, id: HandshakeId) {
-        match self.handshakes.get_mut(&id).map(|handshake| &mut handshake.machine) {
+        match self
+            .handshakes
+            .get_mut(&id)
+            .map(|handshake| &mut handshake.machine)
+        {
             Some(Machine::Client(client)) => client.handle_link_confirmed(),
             Some(Machine::Server(server)) => server.handle_link_confirmed(),
             Some(Machine::Peeking { .. }) | None => {}
@@ -459,7 +519,11 @@ where
     /// The link of a first contact does not work.
     pub(crate) fn link_has_failed(&mut self, id: HandshakeId, diagnosis: Diagnosis) {
         let now = self.now();
-        match self.handshakes.get_mut(&id).map(|handshake| &mut handshake.machine) {
+        match self
+            .handshakes
+            .get_mut(&id)
+            .map(|handshake| &mut handshake.machine)
+        {
             Some(Machine::Client(client)) => client.handle_link_failed(now, diagnosis),
             Some(Machine::Server(server)) => server.handle_link_failed(now, diagnosis),
             Some(Machine::Peeking { .. }) | None => {}
@@ -481,7 +545,9 @@ where
 
     /// A timer of a handshake may be due.
     pub(crate) fn handle_handshake_timeout(&mut self, id: HandshakeId, now: Instant) {
-        let Some(handshake) = self.handshakes.get_mut(&id) else { return };
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
         if handshake.due() > now {
             return;
         }
@@ -500,7 +566,9 @@ where
 
     /// A server's connection carries something else than SMC.
     fn no_smc(&mut self, id: HandshakeId, why: &str) {
-        let Some(handshake) = self.handshakes.remove(&id) else { return };
+        let Some(handshake) = self.handshakes.remove(&id) else {
+            return;
+        };
         self.unwatch(&handshake.tcp);
         let fallback = Fallback {
             diagnosis: Diagnosis::PEERNOSMC,
@@ -518,7 +586,9 @@ where
     }
 
     fn end_handshake(&mut self, id: HandshakeId, outcome: Outcome) {
-        let Some(mut handshake) = self.handshakes.remove(&id) else { return };
+        let Some(mut handshake) = self.handshakes.remove(&id) else {
+            return;
+        };
         self.unwatch(&handshake.tcp);
         match outcome {
             Outcome::Connected(agreed) => self.connected(handshake, agreed),
@@ -543,8 +613,17 @@ where
     }
 
     fn connected(&mut self, handshake: Handshake, agreed: Agreed) {
-        let Some(reserved) = handshake.reserved else { return };
-        let Reserved { conn: key, group, token, place, buffers, .. } = reserved;
+        let Some(reserved) = handshake.reserved else {
+            return;
+        };
+        let Reserved {
+            conn: key,
+            group,
+            token,
+            place,
+            buffers,
+            ..
+        } = reserved;
         let state = &mut self.workers[key.worker];
         if let Some(link) = state.links.get_mut(&group) {
             link.first = None;
@@ -554,7 +633,10 @@ where
         }
         let (owner, user, tcp) = match (handshake.origin, place) {
             (Origin::Program { request, session }, Place::Session { slot, .. }) => {
-                let index = self.sessions.get(&session).map_or(0, |session| session.index);
+                let index = self
+                    .sessions
+                    .get(&session)
+                    .map_or(0, |session| session.index);
                 let owner = Owner::Session {
                     session: pollux_worker::SessionId(index),
                     slot: slot.slot,
@@ -562,9 +644,11 @@ where
                 };
                 (owner, ConnUser::Program { request }, None)
             }
-            (Origin::Latency(run), _) => {
-                (Owner::App(TAG_PING), ConnUser::Latency(run), Some(handshake.tcp))
-            }
+            (Origin::Latency(run), _) => (
+                Owner::App(TAG_PING),
+                ConnUser::Latency(run),
+                Some(handshake.tcp),
+            ),
             (Origin::Echo | Origin::Program { .. }, _) => {
                 (Owner::App(TAG_ECHO), ConnUser::Echo, Some(handshake.tcp))
             }
@@ -598,8 +682,14 @@ where
         };
         self.conns.insert(key, record);
         let open = Box::new(OpenConn::new(&spec));
-        self.workers[key.worker].port.send(Command::OpenConn { conn: ConnId(key.conn), open });
-        self.release_waiting(GroupKey { worker: key.worker, group });
+        self.workers[key.worker].port.send(Command::OpenConn {
+            conn: ConnId(key.conn),
+            open,
+        });
+        self.release_waiting(GroupKey {
+            worker: key.worker,
+            group,
+        });
     }
 
     /// Takes back what a handshake that did not lead to a connection had got.
@@ -609,14 +699,29 @@ where
         reserved: Option<Reserved>,
         out_of_sync: bool,
     ) {
-        let Some(Reserved { conn: key, group, token, place, .. }) = reserved else { return };
+        let Some(Reserved {
+            conn: key,
+            group,
+            token,
+            place,
+            ..
+        }) = reserved
+        else {
+            return;
+        };
         let now = self.now();
         let state = &mut self.workers[key.worker];
         if let Some(token) = pollux_wire::field::AlertToken::new(token) {
             state.groups.leave(now, group, token);
         }
-        let first = state.links.get(&group).is_some_and(|link| link.first == Some(id));
-        let announced = state.links.get(&group).is_some_and(|l| l.phase != LinkPhase::Made);
+        let first = state
+            .links
+            .get(&group)
+            .is_some_and(|link| link.first == Some(id));
+        let announced = state
+            .links
+            .get(&group)
+            .is_some_and(|l| l.phase != LinkPhase::Made);
         if announced {
             // The worker answers with ConnClosed, which frees the place.
             self.forgotten.insert(key, (group, place));
@@ -625,7 +730,10 @@ where
             state.port.conns.put(key.conn);
             self.put_back_slot(place);
         }
-        let group = GroupKey { worker: key.worker, group };
+        let group = GroupKey {
+            worker: key.worker,
+            group,
+        };
         if first || out_of_sync {
             self.end_group(group);
         }

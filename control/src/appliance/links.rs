@@ -15,7 +15,7 @@ use pollux_provider::{
 };
 use pollux_wire::clc::{Attachment, Diagnosis};
 use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
-use pollux_wire::llc::DeleteReason;
+use pollux_wire::llc::{DeleteReason, Ending};
 use pollux_worker::{Command, Link, LinkId, Report};
 
 /// "Receiver not ready" delay asked of the peer: 0.06 ms, as Linux sets it.
@@ -36,7 +36,10 @@ impl<D: Device> LinkState<D> {
         Some(LocalEndpoint {
             qpn: Qpn::from_low_bits(self.qpn),
             psn: Psn::from_low_bits(self.psn),
-            rtoken: RToken { rkey: Rkey(buffers.rkey.0), address: buffers.addr },
+            rtoken: RToken {
+                rkey: Rkey(buffers.rkey.0),
+                address: buffers.addr,
+            },
             rmbe_index: RmbeIndex::new(1)?,
             alert_token: AlertToken::new(token)?,
             rmbe_size: BufferSizeCode::from_bytes(buffers.rmbe_bytes)?,
@@ -64,8 +67,15 @@ where
             inline_bytes,
         };
         let group = self.workers[worker].port.group;
-        let create =
-            |inline| self.device.create_qp(group, &QpSpec { kind: QpKind::Rc, caps: caps(inline) });
+        let create = |inline| {
+            self.device.create_qp(
+                group,
+                &QpSpec {
+                    kind: QpKind::Rc,
+                    caps: caps(inline),
+                },
+            )
+        };
         let asked_bytes = device.inline_bytes;
         let view = |granted_bytes, found: &str, attempts| InlineView {
             asked_bytes,
@@ -146,13 +156,12 @@ where
     }
 
     /// Connects the queue pair of a first contact and moves it into the worker.
-    pub(crate) fn connect_link(
-        &mut self,
-        key: GroupKey,
-        agreed: &Agreed,
-    ) -> Result<(), Diagnosis> {
+    pub(crate) fn connect_link(&mut self, key: GroupKey, agreed: &Agreed) -> Result<(), Diagnosis> {
         let state = &mut self.workers[key.worker];
-        let link = state.links.get_mut(&key.group).ok_or(Diagnosis::NOACTLINK)?;
+        let link = state
+            .links
+            .get_mut(&key.group)
+            .ok_or(Diagnosis::NOACTLINK)?;
         let mut qp = link.qp.take().ok_or(Diagnosis::INTERR)?;
         let peer = agreed.peer;
         let rtr = RtrAttr {
@@ -185,7 +194,10 @@ where
         link.phase = LinkPhase::Adopting;
         let (receive, send) = (link.memory.receive.clone(), link.memory.send.clone());
         let bookkeeping = Box::new(Link::new(link.link, link.caps, receive, send));
-        state.port.send(Command::AdoptLink { qp, link: bookkeeping });
+        state.port.send(Command::AdoptLink {
+            qp,
+            link: bookkeeping,
+        });
         Ok(())
     }
 
@@ -193,8 +205,12 @@ where
     fn link_adopted(&mut self, worker: usize, link: LinkId) {
         let now = self.now();
         let state = &mut self.workers[worker];
-        let Some(group) = state.group_of_link(link) else { return };
-        let Some(record) = state.links.get_mut(&group) else { return };
+        let Some(group) = state.group_of_link(link) else {
+            return;
+        };
+        let Some(record) = state.links.get_mut(&group) else {
+            return;
+        };
         let Some(first) = record.first else { return };
         let Some(agreed) = self
             .handshakes
@@ -205,7 +221,9 @@ where
             // The handshake ended meanwhile and took the group with it.
             return;
         };
-        let Some(role) = state.groups.get(group).map(|group| group.role()) else { return };
+        let Some(role) = state.groups.get(group).map(|group| group.role()) else {
+            return;
+        };
         let local = LinkEnd {
             mac: state.local.mac,
             gid: state.local.gid,
@@ -222,9 +240,14 @@ where
         loop {
             let now = self.now();
             let state = &mut self.workers[key.worker];
-            let Some(link) = state.links.get_mut(&key.group) else { return };
+            let Some(link) = state.links.get_mut(&key.group) else {
+                return;
+            };
             let (id, first) = (link.link, link.first);
-            let Some(output) = link.engine.as_mut().and_then(|engine| engine.poll_output(now))
+            let Some(output) = link
+                .engine
+                .as_mut()
+                .and_then(|engine| engine.poll_output(now))
             else {
                 return;
             };
@@ -269,11 +292,13 @@ where
     /// Ends a group that we give up: the peer is told if there is still a link to tell it on.
     pub(crate) fn end_group(&mut self, key: GroupKey) {
         let state = &mut self.workers[key.worker];
-        let engine =
-            state.links.get_mut(&key.group).and_then(|link| link.engine.as_mut());
+        let engine = state
+            .links
+            .get_mut(&key.group)
+            .and_then(|link| link.engine.as_mut());
         match engine {
             Some(engine) => {
-                engine.delete_group(DeleteReason::PROGRAM);
+                engine.delete_group(DeleteReason::PROGRAM, Ending::Orderly);
                 self.pump_link(key);
             }
             None => self.drop_group(key, Diagnosis::NOACTLINK),
@@ -285,7 +310,9 @@ where
     fn drop_group(&mut self, key: GroupKey, diagnosis: Diagnosis) {
         let state = &mut self.workers[key.worker];
         state.groups.retire(key.group);
-        let Some(link) = state.links.get_mut(&key.group) else { return };
+        let Some(link) = state.links.get_mut(&key.group) else {
+            return;
+        };
         link.engine = None;
         let (id, phase, first) = (link.link, link.phase, link.first.take());
         let waiting = std::mem::take(&mut link.waiting);
@@ -340,7 +367,9 @@ where
     fn forget_link(&mut self, key: GroupKey) {
         let state = &mut self.workers[key.worker];
         state.groups.remove(key.group);
-        let Some(link) = state.links.remove(&key.group) else { return };
+        let Some(link) = state.links.remove(&key.group) else {
+            return;
+        };
         state.port.links.put(link.link.0);
         for place in link.quarantine {
             self.worker_is_done(place);
@@ -362,15 +391,24 @@ where
             Report::Llc { link, message } => {
                 let now = self.now();
                 let state = &mut self.workers[worker];
-                let Some(group) = state.group_of_link(link) else { return };
-                let engine =
-                    state.links.get_mut(&group).and_then(|link| link.engine.as_mut());
+                let Some(group) = state.group_of_link(link) else {
+                    return;
+                };
+                let engine = state
+                    .links
+                    .get_mut(&group)
+                    .and_then(|link| link.engine.as_mut());
                 if let Some(engine) = engine {
                     engine.handle_message(now, &message);
                     self.pump_link(GroupKey { worker, group });
                 }
             }
-            Report::ConnClosed { conn, outcome, peer_done, open } => {
+            Report::ConnClosed {
+                conn,
+                outcome,
+                peer_done,
+                open,
+            } => {
                 self.conn_closed(worker, conn, (outcome, peer_done), open);
             }
             Report::SessionFault { session, violation } => {
@@ -388,10 +426,15 @@ where
 
     fn link_failed(&mut self, worker: usize, link: LinkId, status: WcStatus) {
         let state = &mut self.workers[worker];
-        let Some(group) = state.group_of_link(link) else { return };
+        let Some(group) = state.group_of_link(link) else {
+            return;
+        };
         tracing::warn!(%group, ?status, "a queue pair failed");
         let key = GroupKey { worker, group };
-        let engine = state.links.get_mut(&group).and_then(|link| link.engine.as_mut());
+        let engine = state
+            .links
+            .get_mut(&group)
+            .and_then(|link| link.engine.as_mut());
         match engine {
             Some(engine) => {
                 engine.handle_link_down();
@@ -411,7 +454,9 @@ where
     ) {
         let tag = RkeyTag(self.next_id() | DELETE_TAG);
         let link = self.workers[key.worker].links.get_mut(&key.group);
-        let Some(link) = link else { return self.worker_is_done(place) };
+        let Some(link) = link else {
+            return self.worker_is_done(place);
+        };
         match peer_done {
             pollux_worker::PeerDone::Yes => {}
             pollux_worker::PeerDone::No => {
@@ -419,8 +464,10 @@ where
                 return;
             }
         }
-        let deleted =
-            link.engine.as_mut().map(|engine| engine.delete_rkey(tag, Rkey(rkey.0)));
+        let deleted = link
+            .engine
+            .as_mut()
+            .map(|engine| engine.delete_rkey(tag, Rkey(rkey.0)));
         if let Some(Ok(())) = deleted {
             self.pump_link(key);
         }

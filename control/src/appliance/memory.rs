@@ -86,12 +86,20 @@ impl LinkMemory {
             .map_err(|error| MemoryError::Register { purpose, error })?;
         Ok(LinkMemory {
             receive: MessageSlots {
-                span: BufferSpan { region: receive, offset: 0, lkey: receive_mr.lkey() },
+                span: BufferSpan {
+                    region: receive,
+                    offset: 0,
+                    lkey: receive_mr.lkey(),
+                },
                 bytes: RECEIVE_SLOT_BYTES,
                 count: caps.recv_wr,
             },
             send: MessageSlots {
-                span: BufferSpan { region: send, offset: 0, lkey: send_mr.lkey() },
+                span: BufferSpan {
+                    region: send,
+                    offset: 0,
+                    lkey: send_mr.lkey(),
+                },
                 bytes: SEND_SLOT_BYTES,
                 count: caps.send_wr,
             },
@@ -99,9 +107,9 @@ impl LinkMemory {
         })
     }
 
-    pub(crate) fn notes(&self, link: &str) -> [MemoryNote; 2] {
+    pub(crate) fn notes(&self) -> [MemoryNote; 2] {
         let note = |what: &str, region: &Region| MemoryNote {
-            purpose: format!("{what} of {link}"),
+            purpose: format!("{what} of links"),
             bytes: region.len(),
             pages: region.page_kind(),
         };
@@ -146,11 +154,19 @@ impl BufferPool {
         let (offset, bytes) = layout.sndbufs();
         let sndbufs = device
             .register(&region, offset, bytes, Access::LocalOnly)
-            .map_err(|error| MemoryError::Register { purpose: "send buffers", error })?;
+            .map_err(|error| MemoryError::Register {
+                purpose: "send buffers",
+                error,
+            })?;
         let rmbs = std::iter::repeat_with(|| None)
             .take(usize::from(layout.shape().slots()))
             .collect();
-        Ok(BufferPool { region, layout, sndbufs, rmbs })
+        Ok(BufferPool {
+            region,
+            layout,
+            sndbufs,
+            rmbs,
+        })
     }
 
     /// The buffers of a slot, registered for the peer's WRITEs if they are not yet.
@@ -180,7 +196,11 @@ impl BufferPool {
                 empty.insert(mr)
             }
         };
-        let span = |offset, lkey| BufferSpan { region: self.region.clone(), offset, lkey };
+        let span = |offset, lkey| BufferSpan {
+            region: self.region.clone(),
+            offset,
+            lkey,
+        };
         Ok(Some(ConnBuffers {
             sndbuf: span(sndbuf, self.sndbufs.lkey()),
             sndbuf_bytes: shape.sndbuf_bytes(),
@@ -192,6 +212,10 @@ impl BufferPool {
     }
 
     pub(crate) fn note(&self, purpose: String) -> MemoryNote {
-        MemoryNote { purpose, bytes: self.region.len(), pages: self.region.page_kind() }
+        MemoryNote {
+            purpose,
+            bytes: self.region.len(),
+            pages: self.region.page_kind(),
+        }
     }
 }

@@ -13,7 +13,10 @@ pub(crate) struct Places {
 impl Places {
     /// `count` free places.
     pub(crate) fn new(count: u16) -> Self {
-        Places { free: (0..count).collect(), generations: vec![0; usize::from(count)] }
+        Places {
+            free: (0..count).collect(),
+            generations: vec![0; usize::from(count)],
+        }
     }
 
     /// Takes a place with the number of its new life, or `None` when all are in use.
@@ -26,7 +29,10 @@ impl Places {
 
     /// Gives a place back.
     pub(crate) fn put(&mut self, index: u16) {
-        debug_assert!(!self.free.contains(&index), "place {index} given back twice");
+        debug_assert!(
+            !self.free.contains(&index),
+            "place {index} given back twice"
+        );
         self.free.push_back(index);
     }
 

@@ -58,10 +58,14 @@ where
         let own = rustix::process::geteuid();
         if peer.uid != own && !peer.uid.is_root() {
             let (peer, own) = (peer.uid.as_raw(), own.as_raw());
-            return Err(format!("it runs as user {peer}; only {own} and root may attach"));
+            return Err(format!(
+                "it runs as user {peer}; only {own} and root may attach"
+            ));
         }
         if self.greetings.len() >= GREETING_MAX {
-            return Err(format!("{GREETING_MAX} programs have connected and said nothing"));
+            return Err(format!(
+                "{GREETING_MAX} programs have connected and said nothing"
+            ));
         }
         let id = self.next_id() as u32;
         self.reactor
@@ -103,7 +107,13 @@ where
 
     fn handle_request(&mut self, id: u32, request: Request, fds: Vec<OwnedFd>) {
         match request {
-            Request::Hello { version, slots, sndbuf_bytes, rmbe_bytes, name } => {
+            Request::Hello {
+                version,
+                slots,
+                sndbuf_bytes,
+                rmbe_bytes,
+                name,
+            } => {
                 let Some(greeting) = self.greetings.remove(&id) else {
                     tracing::warn!(session = id, "a program said Hello twice");
                     return self.program_is_gone(id);
@@ -128,12 +138,17 @@ where
                     ProgramRole::Server => Role::Server,
                 };
                 for fd in fds {
-                    let origin = Origin::Program { session: id, request };
+                    let origin = Origin::Program {
+                        session: id,
+                        request,
+                    };
                     self.begin_handshake(TcpStream::from(fd), (role, origin), worker);
                 }
             }
             Request::Released { slot, generation } => {
-                let Some(session) = self.sessions.get_mut(&id) else { return };
+                let Some(session) = self.sessions.get_mut(&id) else {
+                    return;
+                };
                 let released = SlotRef { slot, generation };
                 if let Err(error) = session.pool.table.program_done(released) {
                     tracing::warn!(session = id, %error, "a program broke the protocol");
@@ -169,29 +184,43 @@ where
         .map_err(|error| error.to_string())?;
         if pollux_wire::field::BufferSizeCode::from_bytes(shape.rmbe_bytes()).is_none() {
             let bytes = shape.rmbe_bytes();
-            return Err(format!("a receive ring of {bytes} bytes has no code; ask for 16K << n"));
+            return Err(format!(
+                "a receive ring of {bytes} bytes has no code; ask for 16K << n"
+            ));
         }
         let worker = id as usize % self.workers.len();
         let layout = Layout::of(shape);
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let segment = layout.create_segment("pollux-session").map_err(|e| text(&e))?;
-        let side = WorkerSide::new(segment.clone(), layout).map_err(|e| text(&e))?;
-        let buffers = BufferPool::create(&self.device, segment.clone(), layout)
+        let segment = layout
+            .create_segment("pollux-session")
             .map_err(|e| text(&e))?;
+        let side = WorkerSide::new(segment.clone(), layout).map_err(|e| text(&e))?;
+        let buffers =
+            BufferPool::create(&self.device, segment.clone(), layout).map_err(|e| text(&e))?;
         let (wake, woken) = wake_channel().map_err(|e| text(&e))?;
         let port = &mut self.workers[worker].port;
         let (index, _) = port.sessions.take().ok_or_else(|| {
             "all sessions are in use; raise attach.sessions_max or close programs".to_string()
         })?;
-        let reply = Reply::Welcome { version: VERSION, session: id }.emit();
+        let reply = Reply::Welcome {
+            version: VERSION,
+            session: id,
+        }
+        .emit();
         let fds: [BorrowedFd<'_>; 3] = [segment.fd(), port.wake.fd(), woken.fd()];
         if let Err(error) = packet::send(&greeting.socket, &reply, &fds) {
             port.sessions.put(index);
             return Err(format!("the program does not read: {error}"));
         }
         let served = Box::new(ServedSession::new(side, wake));
-        port.send(Command::AttachSession { session: SessionId(index), served });
-        let pool = SlotPool { table: SlotTable::new(slots), buffers };
+        port.send(Command::AttachSession {
+            session: SessionId(index),
+            served,
+        });
+        let pool = SlotPool {
+            table: SlotTable::new(slots),
+            buffers,
+        };
         let session = SessionState {
             worker,
             index,
@@ -202,7 +231,13 @@ where
             outbox: VecDeque::new(),
         };
         self.sessions.insert(id, session);
-        tracing::info!(session = id, pid = greeting.pid, program = name, slots, "attached");
+        tracing::info!(
+            session = id,
+            pid = greeting.pid,
+            program = name,
+            slots,
+            "attached"
+        );
         Ok(())
     }
 
@@ -212,11 +247,20 @@ where
             let _ = self.reactor.remove(&greeting.socket);
             return;
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(socket) = session.socket.take() else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(socket) = session.socket.take() else {
+            return;
+        };
         let _ = self.reactor.remove(&socket);
         session.outbox.clear();
-        tracing::info!(session = id, pid = session.pid, program = session.program, "detached");
+        tracing::info!(
+            session = id,
+            pid = session.pid,
+            program = session.program,
+            "detached"
+        );
         let (worker, index) = (session.worker, session.index);
         let orphans: Vec<_> = self
             .handshakes
@@ -229,7 +273,9 @@ where
         for handshake in orphans {
             self.cancel_handshake(handshake);
         }
-        self.workers[worker].port.send(Command::DetachSession(SessionId(index)));
+        self.workers[worker]
+            .port
+            .send(Command::DetachSession(SessionId(index)));
     }
 
     pub(crate) fn session_fault(
@@ -247,12 +293,16 @@ where
 
     /// The worker does not use a session's memory any more.
     pub(crate) fn session_detached(&mut self, worker: usize, session: SessionId) {
-        let Some(id) = self.session_of(worker, session) else { return };
+        let Some(id) = self.session_of(worker, session) else {
+            return;
+        };
         // A quarantined slot lies in this memory, which stays registered as long as its link.
         let quarantined = self.workers.iter().any(|state| {
-            state.links.values().flat_map(|link| &link.quarantine).any(
-                |place| matches!(place, Place::Session { session, .. } if *session == id),
-            )
+            state
+                .links
+                .values()
+                .flat_map(|link| &link.quarantine)
+                .any(|place| matches!(place, Place::Session { session, .. } if *session == id))
         });
         self.workers[worker].port.sessions.put(session.0);
         if let Some(state) = self.sessions.remove(&id)
@@ -266,11 +316,14 @@ where
     pub(crate) fn sweep_buried(&mut self) {
         let workers = &self.workers;
         self.buried.retain(|(id, _)| {
-            workers.iter().flat_map(|state| state.links.values()).any(|link| {
-                link.quarantine.iter().any(
-                    |place| matches!(place, Place::Session { session, .. } if session == id),
-                )
-            })
+            workers
+                .iter()
+                .flat_map(|state| state.links.values())
+                .any(|link| {
+                    link.quarantine.iter().any(
+                        |place| matches!(place, Place::Session { session, .. } if session == id),
+                    )
+                })
         });
     }
 
@@ -283,8 +336,12 @@ where
 
     /// Tells a program something; kept in order when its socket is full.
     pub(crate) fn send_reply(&mut self, id: u32, reply: &Reply, fds: &[BorrowedFd<'_>]) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(socket) = session.socket.as_ref() else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(socket) = session.socket.as_ref() else {
+            return;
+        };
         let bytes = reply.emit();
         if !session.outbox.is_empty() {
             session.outbox.push_back(bytes);
@@ -295,7 +352,9 @@ where
             Err(Errno::AGAIN) => {
                 session.outbox.push_back(bytes);
                 let token = Token::Session(id).into();
-                let _ = self.reactor.modify(socket.as_fd(), Interest::ReadWrite, token);
+                let _ = self
+                    .reactor
+                    .modify(socket.as_fd(), Interest::ReadWrite, token);
             }
             // Its end shows on the socket.
             Err(_) => {}
@@ -303,8 +362,12 @@ where
     }
 
     fn flush_outbox(&mut self, id: u32) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let Some(socket) = session.socket.as_ref() else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(socket) = session.socket.as_ref() else {
+            return;
+        };
         if session.outbox.is_empty() {
             return;
         }
@@ -330,7 +393,11 @@ where
         match origin {
             Origin::Program { session, request } => {
                 let code = fallback.diagnosis.0;
-                let reply = Reply::Fallback { request, code, text: text.clone() };
+                let reply = Reply::Fallback {
+                    request,
+                    code,
+                    text: text.clone(),
+                };
                 self.send_reply(session, &reply, &[]);
             }
             Origin::Echo => {}
@@ -351,7 +418,11 @@ where
     pub(crate) fn tell_failed(&mut self, origin: Origin, errno: Errno, text: String) {
         match origin {
             Origin::Program { session, request } => {
-                let reply = Reply::Failed { request, errno: errno.raw_os_error(), text };
+                let reply = Reply::Failed {
+                    request,
+                    errno: errno.raw_os_error(),
+                    text,
+                };
                 self.send_reply(session, &reply, &[]);
             }
             Origin::Echo => {}

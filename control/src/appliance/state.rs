@@ -43,7 +43,10 @@ pub(crate) struct WorkerState<D: Device> {
 
 impl<D: Device> WorkerState<D> {
     pub(crate) fn group_of_link(&self, link: LinkId) -> Option<GroupId> {
-        self.links.iter().find(|(_, state)| state.link == link).map(|(group, _)| *group)
+        self.links
+            .iter()
+            .find(|(_, state)| state.link == link)
+            .map(|(group, _)| *group)
     }
 }
 

@@ -82,14 +82,25 @@ where
     ) -> Result<Self, WorkerStartError> {
         let worker = plan.index;
         let system = |what| {
-            move |error: std::io::Error| WorkerStartError::System { worker, what, error }
+            move |error: std::io::Error| WorkerStartError::System {
+                worker,
+                what,
+                error,
+            }
         };
         let wake_error = |error: pollux_ring::WakeError| std::io::Error::other(error);
-        let wake = Wake::new().map_err(wake_error).map_err(system("make a wake descriptor"))?;
+        let wake = Wake::new()
+            .map_err(wake_error)
+            .map_err(system("make a wake descriptor"))?;
         let clone = |wake: &Wake| {
-            wake.try_clone().map_err(wake_error).map_err(system("copy a wake descriptor"))
+            wake.try_clone()
+                .map_err(wake_error)
+                .map_err(system("copy a wake descriptor"))
         };
-        let spec = PollGroupSpec { cq_entries: plan.cq_entries, wake: clone(&wake)? };
+        let spec = PollGroupSpec {
+            cq_entries: plan.cq_entries,
+            wake: clone(&wake)?,
+        };
         let group = device
             .create_poll_group(&spec)
             .map_err(|error| WorkerStartError::Group { worker, error })?;
@@ -165,7 +176,10 @@ where
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!(worker = self.plan.index, "the worker's thread ended with a panic");
+            tracing::error!(
+                worker = self.plan.index,
+                "the worker's thread ended with a panic"
+            );
         }
     }
 }

@@ -164,19 +164,29 @@ impl Asker<'_> {
     }
 
     fn set(&mut self, set: Set) -> Result<(), Fatal> {
-        match set {
+        let (method, params, text) = match set {
             Set::Poll { mode, worker } => {
-                let params = params(&PollRequest { mode, worker })?;
-                self.print::<Vec<WorkerView>>(Method::SetPoll, params, CALL_TIMEOUT)
+                let text = match worker {
+                    Some(worker) => format!("poll: {mode} on worker {worker}\n"),
+                    None => format!("poll: {mode}\n"),
+                };
+                (
+                    Method::SetPoll,
+                    params(&PollRequest { mode, worker })?,
+                    text,
+                )
             }
-            Set::Inline { inline } => {
-                let params = json!({ "inline": inline });
-                let result = self.call(Method::SetInline, params, CALL_TIMEOUT)?;
-                match self.global.json {
-                    true => emit_json(&result),
-                    false => emit(&format!("inline: {inline}\n")),
-                }
-            }
+            Set::Inline { inline } => (
+                Method::SetInline,
+                json!({ "inline": inline }),
+                format!("inline: {inline}\n"),
+            ),
+        };
+        let result = self.call(method, params, CALL_TIMEOUT)?;
+        if self.global.json {
+            emit_json(&result)
+        } else {
+            emit(&text)
         }
     }
 

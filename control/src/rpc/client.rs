@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{Method, RpcError};
 use crate::unix_socket::{by, peer_pid};
 
-/// How long an appliance may take to answer a call that it answers at once.
+/// How long an appliance may take to answer a call that it answers soon.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Longest reply that is taken, in bytes.

@@ -51,13 +51,13 @@ words! {
     }
 }
 
-/// When a method answers.
+/// When a method answers. Answers of one client may overtake each other; ids tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Before the next request is looked at.
-    AtOnce,
-    /// When what it does has ended.
-    Later,
+    /// As soon as the appliance gets to it.
+    Soon,
+    /// When what it was asked to run has ended.
+    WhenDone,
 }
 
 /// Whether a parameter may be left out.
@@ -157,7 +157,7 @@ pub static METHODS: &[MethodSpec] = &[
         Method::Stop,
         "Ends the appliance in order: connections are closed, sockets and locks removed. Answers \
          when the end has begun; the connection closes when it is reached.",
-        "{stopping: true}",
+        "true",
     ),
     plain(
         Method::ConfigShow,
@@ -176,7 +176,7 @@ pub static METHODS: &[MethodSpec] = &[
             about: "The configuration as TOML.",
         }],
         result: "{findings: [text, ...]}, empty when it is good",
-        answer: Answer::AtOnce,
+        answer: Answer::Soon,
     },
     plain(
         Method::DeviceList,
@@ -213,7 +213,7 @@ pub static METHODS: &[MethodSpec] = &[
     plain(
         Method::StatsClear,
         "Sets the counters back: later ones count from here.",
-        "{cleared: true}",
+        "true",
     ),
     MethodSpec {
         method: Method::SetPoll,
@@ -232,8 +232,8 @@ pub static METHODS: &[MethodSpec] = &[
                 about: "Number of the worker; without it, all.",
             },
         ],
-        result: "[WorkerView, ...] of the changed workers",
-        answer: Answer::AtOnce,
+        result: "true",
+        answer: Answer::Soon,
     },
     MethodSpec {
         method: Method::SetInline,
@@ -246,15 +246,15 @@ pub static METHODS: &[MethodSpec] = &[
             need: Need::Required,
             about: "\"on\": what the link was granted, \"off\": nothing, or a number of bytes.",
         }],
-        result: "{inline: the setting}",
-        answer: Answer::AtOnce,
+        result: "true",
+        answer: Answer::Soon,
     },
     MethodSpec {
         method: Method::LatencyRun,
         about: "Measures round trips of a worker with an echo service.",
         params: LATENCY,
         result: "LatencyTable",
-        answer: Answer::Later,
+        answer: Answer::WhenDone,
     },
 ];
 
@@ -307,7 +307,7 @@ const fn plain(method: Method, about: &'static str, result: &'static str) -> Met
         about,
         params: &[],
         result,
-        answer: Answer::AtOnce,
+        answer: Answer::Soon,
     }
 }
 
@@ -529,7 +529,7 @@ pub fn discover() -> Value {
                 "description": spec.about,
                 "params": params,
                 "result": spec.result,
-                "deferred": spec.answer == Answer::Later,
+                "deferred": spec.answer == Answer::WhenDone,
             })
         })
         .collect();

@@ -257,11 +257,23 @@ fn counters_are_watched_for_a_number_of_samples() {
 fn settings_are_echoed() {
     let place = Place::new();
     let fake = fake(&place);
-    for value in ["on", "off", "64"] {
-        let ended = pollux(&["--socket", &fake.socket, "set", "inline", value]);
+    for (args, echo) in [
+        (&["inline", "on"][..], "inline: on\n"),
+        (&["inline", "off"], "inline: off\n"),
+        (&["inline", "64"], "inline: 64\n"),
+        (&["poll", "busy"], "poll: busy\n"),
+        (
+            &["poll", "adaptive", "--worker", "0"],
+            "poll: adaptive on worker 0\n",
+        ),
+    ] {
+        let mut all = vec!["--socket", &fake.socket, "set"];
+        all.extend(args);
+        let ended = pollux(&all);
         assert_eq!(
-            (ended.status, ended.out),
-            (Some(0), format!("inline: {value}\n"))
+            (ended.status, ended.out.as_str()),
+            (Some(0), echo),
+            "{ended:?}"
         );
     }
 }

@@ -173,6 +173,13 @@ impl Conn {
         core::mem::take(&mut self.events)
     }
 
+    /// Whether [`Conn::take_events`] has something to give.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Bytes that can be consumed now, contiguous in the ring from [`Conn::read_offset`] (and round
     /// its end). They stay readable after the peer closed or reset.
     #[inline]

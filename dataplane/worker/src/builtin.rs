@@ -60,20 +60,28 @@ pub struct Builtin {
 
 impl std::fmt::Debug for Builtin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builtin").field("pinging", &self.going.is_some()).finish_non_exhaustive()
+        f.debug_struct("Builtin")
+            .field("pinging", &self.going.is_some())
+            .finish_non_exhaustive()
     }
 }
 
 impl Default for Builtin {
     fn default() -> Self {
-        Builtin { buffer: vec![0; PING_BYTES_MAX].into_boxed_slice(), going: None }
+        Builtin {
+            buffer: vec![0; PING_BYTES_MAX].into_boxed_slice(),
+            going: None,
+        }
     }
 }
 
 impl Builtin {
     fn echo<I: Io>(&mut self, conn: ConnId, events: EventSet, io: &mut I) {
         loop {
-            let len = io.readable(conn).min(io.writable(conn)).min(self.buffer.len());
+            let len = io
+                .readable(conn)
+                .min(io.writable(conn))
+                .min(self.buffer.len());
             if len == 0 {
                 break;
             }
@@ -109,7 +117,9 @@ impl Builtin {
     }
 
     fn ping<I: Io>(&mut self, io: &mut I) -> PingEnd {
-        let Some(going) = self.going.as_mut() else { return PingEnd::Running };
+        let Some(going) = self.going.as_mut() else {
+            return PingEnd::Running;
+        };
         Self::send(&self.buffer, going, io);
         let bytes = going.run.message_bytes;
         while going.to_receive > 0 {
@@ -160,8 +170,14 @@ impl App for Builtin {
             *byte = (index % 251) as u8;
         }
         let now = io.now();
-        let mut going =
-            Going { run, started: now, sent_at: now, to_send: 0, to_receive: 0, rounds: 0 };
+        let mut going = Going {
+            run,
+            started: now,
+            sent_at: now,
+            to_send: 0,
+            to_receive: 0,
+            rounds: 0,
+        };
         Self::begin_round(&mut self.buffer, &mut going, io);
         self.going = Some(going);
         None
@@ -181,17 +197,36 @@ impl App for Builtin {
             self.echo(conn, events, io);
             return None;
         }
-        let ours = self.going.as_ref().is_some_and(|going| going.run.conn == conn);
-        let end = if ours { self.ping(io) } else { PingEnd::Running };
+        let ours = self
+            .going
+            .as_ref()
+            .is_some_and(|going| going.run.conn == conn);
+        let end = if ours {
+            self.ping(io)
+        } else {
+            PingEnd::Running
+        };
         if events.contains(EventSet::RESET) || events.contains(EventSet::END_OF_STREAM) {
             io.close(conn);
-            return if ours { self.finish(PingEnd::Lost) } else { None };
+            return if ours {
+                self.finish(PingEnd::Lost)
+            } else {
+                None
+            };
         }
-        if end == PingEnd::Running { None } else { self.finish(end) }
+        if end == PingEnd::Running {
+            None
+        } else {
+            self.finish(end)
+        }
     }
 
     fn closed(&mut self, conn: ConnId, _tag: u64, _outcome: ConnOutcome) -> Option<Box<PingRun>> {
-        if self.going.as_ref().is_some_and(|going| going.run.conn == conn) {
+        if self
+            .going
+            .as_ref()
+            .is_some_and(|going| going.run.conn == conn)
+        {
             return self.finish(PingEnd::Lost);
         }
         None

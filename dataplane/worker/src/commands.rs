@@ -49,8 +49,15 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     fn adopt_link(&mut self, qp: G::Qp, mut link: Box<Link>) {
         let id = link.id;
-        let vacant = self.links.get(usize::from(id.0)).is_some_and(Option::is_none);
-        let adopted = if vacant { self.group.adopt(qp).map_err(|e| e.qp) } else { Err(qp) };
+        let vacant = self
+            .links
+            .get(usize::from(id.0))
+            .is_some_and(Option::is_none);
+        let adopted = if vacant {
+            self.group.adopt(qp).map_err(|e| e.qp)
+        } else {
+            Err(qp)
+        };
         let index = match adopted {
             Ok(index) => index,
             Err(qp) => {
@@ -73,7 +80,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             self.repost(id, slot);
         }
         // A receive that could not be posted has failed the link, which was reported.
-        if self.link_mut(id).is_some_and(|link| link.state == LinkState::Up) {
+        if self
+            .link_mut(id)
+            .is_some_and(|link| link.state == LinkState::Up)
+        {
             self.touch(id);
             self.report(Report::LinkAdopted(id));
         }
@@ -97,20 +107,27 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
             self.group.release(link.qp)
         });
-        self.report(Report::LinkReleased { link: id, qp, stats, bookkeeping: link });
+        self.report(Report::LinkReleased {
+            link: id,
+            qp,
+            stats,
+            bookkeeping: link,
+        });
     }
 
-    fn attach_session(
-        &mut self,
-        session: crate::mailbox::SessionId,
-        served: Box<ServedSession>,
-    ) {
+    fn attach_session(&mut self, session: crate::mailbox::SessionId, served: Box<ServedSession>) {
         let Some(place) = self.sessions.get_mut(usize::from(session.0)) else {
-            self.report(Report::SessionDetached { session, served: Some(served) });
+            self.report(Report::SessionDetached {
+                session,
+                served: Some(served),
+            });
             return;
         };
         if place.is_some() {
-            self.report(Report::SessionDetached { session, served: Some(served) });
+            self.report(Report::SessionDetached {
+                session,
+                served: Some(served),
+            });
             return;
         }
         *place = Some(served);
@@ -118,15 +135,22 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     fn detach_session(&mut self, session: crate::mailbox::SessionId) {
-        let Some(served) =
-            self.sessions.get_mut(usize::from(session.0)).and_then(Option::as_deref_mut)
+        let Some(served) = self
+            .sessions
+            .get_mut(usize::from(session.0))
+            .and_then(Option::as_deref_mut)
         else {
-            self.report(Report::SessionDetached { session, served: None });
+            self.report(Report::SessionDetached {
+                session,
+                served: None,
+            });
             return;
         };
         served.service = Service::Detaching;
         for slot in 0..served.slots.len() {
-            let Some(conn) = self.session_conn(session, slot) else { continue };
+            let Some(conn) = self.session_conn(session, slot) else {
+                continue;
+            };
             if let Some(open) = self.open(conn) {
                 open.proto.abort();
                 self.enqueue(conn);
@@ -137,7 +161,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     fn reserve(&mut self, conn: ConnId, link: LinkId, token: u32) {
         if let Some(place) = self.conns.get_mut(at(conn)) {
-            debug_assert!(matches!(place.held, Held::Nothing), "control reuses a place too early");
+            debug_assert!(
+                matches!(place.held, Held::Nothing),
+                "control reuses a place too early"
+            );
             place.token = token;
             place.link = link;
             place.held = Held::Reservation(None);
@@ -145,7 +172,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     fn open_conn(&mut self, app: &mut A, conn: ConnId, open: Box<OpenConn>) {
-        let Some(place) = self.conns.get_mut(at(conn)) else { return };
+        let Some(place) = self.conns.get_mut(at(conn)) else {
+            return;
+        };
         let early = match std::mem::replace(&mut place.held, Held::Open(open)) {
             Held::Reservation(early) => early,
             Held::Nothing | Held::Open(_) => None,
@@ -164,7 +193,11 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             crate::mailbox::Owner::App(tag) => {
                 app.opened(conn, tag, self);
             }
-            crate::mailbox::Owner::Session { session, slot, generation } => {
+            crate::mailbox::Owner::Session {
+                session,
+                slot,
+                generation,
+            } => {
                 self.bind_slot(session, (slot, generation), conn);
             }
         }
@@ -182,7 +215,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     fn abort_conn(&mut self, conn: ConnId) {
-        let Some(place) = self.conns.get_mut(at(conn)) else { return };
+        let Some(place) = self.conns.get_mut(at(conn)) else {
+            return;
+        };
         match &mut place.held {
             Held::Open(open) => {
                 open.proto.abort();

@@ -63,6 +63,11 @@ impl OpenConn {
         }
     }
 
+    /// Whether the adapter is done with everything that was sent from the sndbuf.
+    pub(crate) fn is_reclaimed(&self) -> bool {
+        self.proto.reclaimed_total() >= self.proto.sent_total()
+    }
+
     /// Size of the sndbuf.
     #[inline]
     pub(crate) fn sndbuf_bytes(&self) -> u32 {
@@ -73,11 +78,15 @@ impl OpenConn {
     #[inline]
     pub(crate) fn apply(&mut self, submission: &Submission) -> Result<(), Misuse> {
         let proto = &mut self.proto;
-        let consumed = submission.consumed_total.saturating_sub(proto.consumed_total()) as u32;
+        let consumed = submission
+            .consumed_total
+            .saturating_sub(proto.consumed_total()) as u32;
         if consumed > 0 {
             proto.consume(consumed)?;
         }
-        let prepared = submission.prepared_total.saturating_sub(proto.prepared_total()) as u32;
+        let prepared = submission
+            .prepared_total
+            .saturating_sub(proto.prepared_total()) as u32;
         let taken = match submission.op {
             SubmissionOp::Urgent => proto.prepare_urgent(prepared),
             SubmissionOp::Kick
@@ -148,7 +157,11 @@ impl OpenConn {
             .copy_out(self.rmbe_offset + start, head)
             .and_then(|()| self.rmbe.copy_out(self.rmbe_offset, tail))
             .is_ok();
-        if copied && self.proto.consume(len as u32).is_ok() { len } else { 0 }
+        if copied && self.proto.consume(len as u32).is_ok() {
+            len
+        } else {
+            0
+        }
     }
 
     /// Copies bytes into the sndbuf and prepares them; returns how many found room.
@@ -162,7 +175,11 @@ impl OpenConn {
             .copy_in(self.sndbuf_offset + start, head)
             .and_then(|()| self.sndbuf.copy_in(self.sndbuf_offset, tail))
             .is_ok();
-        if copied && self.proto.prepare(len as u32).is_ok() { len } else { 0 }
+        if copied && self.proto.prepare(len as u32).is_ok() {
+            len
+        } else {
+            0
+        }
     }
 }
 
@@ -195,7 +212,12 @@ pub(crate) enum Queued {
 
 impl Place {
     pub(crate) fn empty() -> Self {
-        Place { token: 0, link: LinkId(0), held: Held::Nothing, queued: Queued::No }
+        Place {
+            token: 0,
+            link: LinkId(0),
+            held: Held::Nothing,
+            queued: Queued::No,
+        }
     }
 
     #[inline]

@@ -9,6 +9,7 @@ use crate::mailbox::{Command, ConnId, LinkId, PollMode, Report, SessionId};
 use crate::session::ServedSession;
 use crate::snapshot::{Snapshot, WorkerFigures};
 use crate::timers::TimerWheel;
+use pollux_proto::conn::Transmit;
 use pollux_provider::{Completion, PollGroup, QpIndex, WcStatus};
 use pollux_ring::Wake;
 use pollux_ring::spsc::{Consumer, Producer};
@@ -54,6 +55,8 @@ pub(crate) struct Core<G: PollGroup, A: App, C> {
     /// News that found the ring full, in order.
     pub(crate) late_reports: VecDeque<Report<G::Qp, A::Report>>,
     pub(crate) group: G,
+    /// Where connections put their orders: handed out in place, it is not copied.
+    pub(crate) transmit: Transmit,
     pub(crate) completions: Box<[Completion]>,
     pub(crate) links: Box<[Option<Box<Link>>]>,
     /// Link of each adopted queue pair.
@@ -92,13 +95,17 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             news_due: NewsDue::No,
             late_reports: VecDeque::with_capacity(conns + 64),
             group,
-            completions: vec![Completion::EMPTY; budget::COMPLETIONS_PER_PASS]
-                .into_boxed_slice(),
-            links: std::iter::repeat_with(|| None).take(usize::from(limits.links)).collect(),
+            transmit: Transmit::EMPTY,
+            completions: vec![Completion::EMPTY; budget::COMPLETIONS_PER_PASS].into_boxed_slice(),
+            links: std::iter::repeat_with(|| None)
+                .take(usize::from(limits.links))
+                .collect(),
             link_of_qp: vec![None; qps].into_boxed_slice(),
             conns: std::iter::repeat_with(Place::empty).take(conns).collect(),
             ready: VecDeque::with_capacity(conns),
-            sessions: std::iter::repeat_with(|| None).take(usize::from(limits.sessions)).collect(),
+            sessions: std::iter::repeat_with(|| None)
+                .take(usize::from(limits.sessions))
+                .collect(),
             active_sessions: Vec::with_capacity(usize::from(limits.sessions)),
             timers: TimerWheel::new(conns, now),
             touched: Vec::with_capacity(usize::from(limits.links)),
@@ -188,7 +195,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Notes that a link has work for its next doorbell.
     #[inline]
     pub(crate) fn touch(&mut self, link: LinkId) {
-        if let Some(entry) = self.links.get_mut(usize::from(link.0)).and_then(|l| l.as_deref_mut())
+        if let Some(entry) = self
+            .links
+            .get_mut(usize::from(link.0))
+            .and_then(|l| l.as_deref_mut())
             && entry.touched == Touched::No
         {
             entry.touched = Touched::Yes;
@@ -200,7 +210,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     pub(crate) fn flush_links(&mut self) {
         while let Some(link) = self.touched.pop() {
-            let Some(entry) = self.link_mut(link) else { continue };
+            let Some(entry) = self.link_mut(link) else {
+                continue;
+            };
             entry.touched = Touched::No;
             let qp = entry.qp;
             if self.group.flush(qp).is_err() {
@@ -212,7 +224,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Declares a link dead: every connection on it is reset and served, control is told once.
     #[cold]
     pub(crate) fn fail_link(&mut self, link: LinkId, status: WcStatus) {
-        let Some(entry) = self.link_mut(link) else { return };
+        let Some(entry) = self.link_mut(link) else {
+            return;
+        };
         if entry.state != LinkState::Up {
             return;
         }

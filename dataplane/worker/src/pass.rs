@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::commands::Next;
 use crate::conn::{Held, Reset, at};
 use crate::core::Core;
+use crate::link::LinkState;
 use crate::mailbox::{ConnId, ConnOutcome, Owner, PeerDone, Report};
 use crate::transmit::Turn;
 use pollux_proto::conn::PeerWrites;
@@ -30,7 +31,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         self.figures.passes += 1;
         let mut work = 0;
         for _ in 0..COMMANDS_PER_PASS {
-            let Some(command) = self.commands.pop() else { break };
+            let Some(command) = self.commands.pop() else {
+                break;
+            };
             work += 1;
             if self.handle_command(app, command) == Next::Stop {
                 return Progress::Stopped;
@@ -99,6 +102,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             Owner::Session { .. } => {}
         }
         let turn = self.transmit(conn);
+        self.note_events(conn);
         self.publish(conn);
         match turn {
             Turn::More => self.enqueue(conn),
@@ -106,14 +110,37 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
+    /// Events that sending itself has raised: room in the ring, or the end.
+    #[inline]
+    fn note_events(&mut self, conn: ConnId) {
+        let Some(open) = self.open(conn) else { return };
+        match open.owner {
+            Owner::Session { .. } => {
+                let events = open.proto.take_events();
+                open.note(events);
+            }
+            // The application hears of them with its next turn.
+            Owner::App(_) => {
+                if open.proto.has_events() {
+                    self.enqueue(conn);
+                }
+            }
+        }
+    }
+
     /// Arms the connection's timer, or takes the connection out of the table when it has ended.
     #[inline]
     fn settle(&mut self, app: &mut A, conn: ConnId) {
-        let Some(open) = self.conns[at(conn)].open() else { return };
-        if open.proto.is_finished() {
+        let Some(open) = self.conns[at(conn)].open() else {
+            return;
+        };
+        if open.proto.is_finished() && (open.is_reclaimed() || !self.link_is_up(conn)) {
             self.retire(app, conn);
             return;
         }
+        let Some(open) = self.conns[at(conn)].open() else {
+            return;
+        };
         let timer = open.proto.timer();
         if timer == open.timer {
             return;
@@ -127,6 +154,13 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
             None => self.timers.cancel(u32::from(conn.0)),
         }
+    }
+
+    #[inline]
+    fn link_is_up(&mut self, conn: ConnId) -> bool {
+        let link = self.conns[at(conn)].link;
+        self.link_mut(link)
+            .is_some_and(|link| link.state == LinkState::Up)
     }
 
     fn handle_conn_timeout(&mut self, index: u32) {
@@ -171,7 +205,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             PeerWrites::Over => PeerDone::Yes,
             PeerWrites::Possible => PeerDone::No,
         };
-        self.report(Report::ConnClosed { conn, outcome, peer_done, open: Some(open) });
+        self.report(Report::ConnClosed {
+            conn,
+            outcome,
+            peer_done,
+            open: Some(open),
+        });
     }
 
     /// Reads the clock; called once per busy pass and now and then while idle.

@@ -38,7 +38,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Frees what a send completion covers and lets those go on that waited for it.
     fn handle_sent(&mut self, id: LinkId, wr: WrId) {
-        let Some(link) = self.link_mut(id) else { return };
+        let Some(link) = self.link_mut(id) else {
+            return;
+        };
         link.complete(wr);
         while let Some(covered) = self.link_mut(id).and_then(|link| link.pop_covered()) {
             let place = &mut self.conns[at(covered.conn)];
@@ -63,8 +65,11 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         let mut message = LlcBytes::new();
         let len = (completion.byte_len.min(link.receive.bytes) as usize).min(message.capacity());
         let mut bytes = [0; crate::budget::LLC_BYTES_MAX];
-        let copied =
-            link.receive.span.region.copy_out(link.receive_slot_offset(slot), &mut bytes[..len]);
+        let copied = link
+            .receive
+            .span
+            .region
+            .copy_out(link.receive_slot_offset(slot), &mut bytes[..len]);
         self.repost(id, slot);
         if copied.is_err() || len == 0 {
             self.figures.malformed += 1;
@@ -117,13 +122,19 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Gives a receive slot back to the queue pair.
     #[inline]
     pub(crate) fn repost(&mut self, id: LinkId, slot: u32) {
-        let Some(link) = self.links[usize::from(id.0)].as_deref() else { return };
+        let Some(link) = self.links[usize::from(id.0)].as_deref() else {
+            return;
+        };
         let into = Sge {
             addr: link.receive.span.region.addr() + link.receive_slot_offset(slot) as u64,
             length: link.receive.bytes,
             lkey: link.receive.span.lkey,
         };
-        if self.group.post_recv(link.qp, WrId(RECEIVE | u64::from(slot)), into).is_err() {
+        if self
+            .group
+            .post_recv(link.qp, WrId(RECEIVE | u64::from(slot)), into)
+            .is_err()
+        {
             self.fail_link(id, WcStatus::General);
         }
     }

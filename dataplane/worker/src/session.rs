@@ -60,11 +60,18 @@ impl ServedSession {
 impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     pub(crate) fn session_mut(&mut self, session: SessionId) -> Option<&mut ServedSession> {
-        self.sessions.get_mut(usize::from(session.0))?.as_deref_mut()
+        self.sessions
+            .get_mut(usize::from(session.0))?
+            .as_deref_mut()
     }
 
     pub(crate) fn session_conn(&self, session: SessionId, slot: usize) -> Option<ConnId> {
-        *self.sessions.get(usize::from(session.0))?.as_deref()?.slots.get(slot)?
+        *self
+            .sessions
+            .get(usize::from(session.0))?
+            .as_deref()?
+            .slots
+            .get(slot)?
     }
 
     /// Ties a connection to a slot of its program's session.
@@ -76,7 +83,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     ) {
         let bound = self.session_mut(session).is_some_and(|served| {
             let normal = served.service == Service::Normal;
-            let Some(place) = served.slots.get_mut(usize::from(slot)) else { return false };
+            let Some(place) = served.slots.get_mut(usize::from(slot)) else {
+                return false;
+            };
             *place = Some(conn);
             served.conns += 1;
             normal && served.side.open_slot(slot, generation)
@@ -101,7 +110,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Ends a session that is being detached once nothing of it is left.
     pub(crate) fn finish_detach(&mut self, session: SessionId) {
-        let Some(place) = self.sessions.get_mut(usize::from(session.0)) else { return };
+        let Some(place) = self.sessions.get_mut(usize::from(session.0)) else {
+            return;
+        };
         let gone = place
             .as_deref()
             .is_some_and(|served| served.service == Service::Detaching && served.conns == 0);
@@ -118,7 +129,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     pub(crate) fn poll_session(&mut self, session: SessionId) -> bool {
         let mut taken = 0;
         while taken < SUBMISSIONS_PER_SESSION {
-            let Some(served) = self.session_mut(session) else { break };
+            let Some(served) = self.session_mut(session) else {
+                break;
+            };
             if served.service != Service::Normal {
                 break;
             }
@@ -149,7 +162,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     fn handle_submission(&mut self, session: SessionId, submission: Submission) {
         // A slot without a connection: the connection ended while the program wrote.
-        let Some(conn) = self.session_conn(session, usize::from(submission.slot)) else { return };
+        let Some(conn) = self.session_conn(session, usize::from(submission.slot)) else {
+            return;
+        };
         let Some(open) = self.open(conn) else { return };
         if open.apply(&submission).is_err() {
             // The session's memory has checked the totals, so this is a rule of the connection:
@@ -162,11 +177,17 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Tells the program of a connection what is new on it.
     #[inline]
     pub(crate) fn publish(&mut self, conn: ConnId) {
-        let Some(open) = self.conns.get_mut(at(conn)).and_then(Place::open) else { return };
-        let Owner::Session { session, slot, .. } = open.owner else { return };
+        let Some(open) = self.conns.get_mut(at(conn)).and_then(Place::open) else {
+            return;
+        };
+        let Owner::Session { session, slot, .. } = open.owner else {
+            return;
+        };
         let Some(news) = open.take_news() else { return };
-        let Some(served) =
-            self.sessions.get_mut(usize::from(session.0)).and_then(Option::as_deref_mut)
+        let Some(served) = self
+            .sessions
+            .get_mut(usize::from(session.0))
+            .and_then(Option::as_deref_mut)
         else {
             return;
         };
@@ -179,7 +200,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     pub(crate) fn flush_sessions(&mut self) {
         for index in 0..self.active_sessions.len() {
             let session = self.active_sessions[index];
-            let Some(served) = self.session_mut(session) else { continue };
+            let Some(served) = self.session_mut(session) else {
+                continue;
+            };
             if served.news == News::No {
                 continue;
             }

@@ -116,7 +116,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Copies the next few table entries into the snapshot that was asked for; reports it when
     /// it is complete.
     pub(crate) fn continue_snapshot(&mut self) {
-        let Some((mut snapshot, next)) = self.snapshot.take() else { return };
+        let Some((mut snapshot, next)) = self.snapshot.take() else {
+            return;
+        };
         let end = (next + SNAPSHOT_PER_PASS).min(self.conns.len());
         for index in next..end {
             let place = &self.conns[index];

@@ -36,8 +36,12 @@ pub(crate) struct TimerWheel {
 impl TimerWheel {
     /// A wheel for `timers` timers whose time starts at `now` nanoseconds.
     pub(crate) fn new(timers: usize, now: u64) -> Self {
-        let unarmed =
-            Entry { previous: NONE, next: NONE, deadline_tick: 0, bucket: Bucket::Unarmed };
+        let unarmed = Entry {
+            previous: NONE,
+            next: NONE,
+            deadline_tick: 0,
+            bucket: Bucket::Unarmed,
+        };
         TimerWheel {
             heads: vec![NONE; BUCKETS].into_boxed_slice(),
             entries: vec![unarmed; timers].into_boxed_slice(),
@@ -69,7 +73,9 @@ impl TimerWheel {
     /// Disarms the timer of `index`; nothing happens when it is not armed.
     pub(crate) fn cancel(&mut self, index: u32) {
         let entry = self.entries[index as usize];
-        let Bucket::Armed(bucket) = entry.bucket else { return };
+        let Bucket::Armed(bucket) = entry.bucket else {
+            return;
+        };
         if entry.previous == NONE {
             self.heads[usize::from(bucket)] = entry.next;
         } else {
@@ -91,7 +97,9 @@ impl TimerWheel {
             return None;
         }
         // A jump of more than one turn visits each bucket once: every entry is in some bucket.
-        let first = self.current_tick.max(now_tick.saturating_sub(BUCKETS as u64 - 1));
+        let first = self
+            .current_tick
+            .max(now_tick.saturating_sub(BUCKETS as u64 - 1));
         for tick in first..=now_tick {
             let mut index = self.heads[(tick % BUCKETS as u64) as usize];
             while index != NONE {
@@ -171,12 +179,18 @@ mod tests {
                 }
                 _ => {
                     now_tick += next() % 600;
-                    let mut expected: Vec<u32> =
-                        model.iter().filter(|e| *e.1 <= now_tick).map(|e| *e.0).collect();
+                    let mut expected: Vec<u32> = model
+                        .iter()
+                        .filter(|e| *e.1 <= now_tick)
+                        .map(|e| *e.0)
+                        .collect();
                     expected.sort_unstable();
                     model.retain(|_, tick| *tick > now_tick);
                     assert_eq!(drain(&mut wheel, now_tick * TICK_NS), expected);
-                    assert_eq!(wheel.idle_ns(now_tick * TICK_NS).is_some(), !model.is_empty());
+                    assert_eq!(
+                        wheel.idle_ns(now_tick * TICK_NS).is_some(),
+                        !model.is_empty()
+                    );
                 }
             }
         }

@@ -43,7 +43,14 @@ fn post_write<G: PollGroup>(
         Plan::Inline => Placement::Inline,
         Plan::ByReference => Placement::ByReference,
     };
-    group.post_write(link.qp, link.next_wr(), &from, to, placement, Signal::Unsignaled)?;
+    group.post_write(
+        link.qp,
+        link.next_wr(),
+        &from,
+        to,
+        placement,
+        Signal::Unsignaled,
+    )?;
     link.count_posted(Signal::Unsignaled);
     Ok(())
 }
@@ -70,7 +77,13 @@ fn post_message<G: PollGroup>(
             length: message.len() as u32,
             lkey: link.send.span.lkey,
         }];
-        group.post_send(link.qp, link.next_wr(), &from, Placement::ByReference, signal)?;
+        group.post_send(
+            link.qp,
+            link.next_wr(),
+            &from,
+            Placement::ByReference,
+            signal,
+        )?;
     }
     link.count_posted(signal);
     Ok(())
@@ -92,20 +105,24 @@ fn post<G: PollGroup>(
     transmit.cdc.emit(&mut message);
     let sequence = link.next_wr().0;
     // The peer's reading frees by-reference bytes as well, so a completion is only asked for when
-    // much of the sndbuf waits for one: reading acknowledgements costs a line between cores.
+    // much of the sndbuf waits for one: reading acknowledgements costs a line between cores. The
+    // rest of the ring is free meanwhile, so a writer always gets to the point where it is asked.
+    // With the last message it always is: only then the sndbuf may get another connection.
     let unreclaimed = open.proto.sent_total() - open.proto.reclaimed_total();
-    let signal = match transmit.needs_completion {
-        NeedsCompletion::Yes if unreclaimed >= u64::from(open.sndbuf_bytes() / 4) => {
-            Signal::Signaled
-        }
-        NeedsCompletion::Yes | NeedsCompletion::No => link.reclaim_signal(),
+    let last = !transmit.cdc.state_flags.is_empty();
+    let signal = if unreclaimed >= u64::from(open.sndbuf_bytes() / 4) || (last && unreclaimed > 0) {
+        Signal::Signaled
+    } else {
+        link.reclaim_signal()
     };
     post_message(group, link, &message, signal)?;
-    match transmit.needs_completion {
-        NeedsCompletion::Yes => {
-            link.covered.push_back(Covered { sequence, conn, token, mark: transmit.mark });
-        }
-        NeedsCompletion::No => {}
+    if transmit.needs_completion == NeedsCompletion::Yes || (last && unreclaimed > 0) {
+        link.covered.push_back(Covered {
+            sequence,
+            conn,
+            token,
+            mark: transmit.mark,
+        });
     }
     Ok(())
 }
@@ -115,12 +132,17 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     pub(crate) fn transmit(&mut self, conn: ConnId) -> Turn {
         let place = &mut self.conns[at(conn)];
-        let Held::Open(open) = &mut place.held else { return Turn::Done };
+        let Held::Open(open) = &mut place.held else {
+            return Turn::Done;
+        };
         if !open.proto.wants_transmit() {
             return Turn::Done;
         }
         let id = place.link;
-        let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut())
+        let Some(link) = self
+            .links
+            .get_mut(usize::from(id.0))
+            .and_then(|l| l.as_deref_mut())
         else {
             return Turn::Done;
         };
@@ -134,14 +156,29 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 self.figures.send_waits += 1;
                 break;
             }
-            let Some(transmit) = open.proto.poll_transmit(link.inline_bytes) else { break };
-            posted = post(&mut self.group, link, (conn, place.token), open, &transmit);
+            if !open
+                .proto
+                .poll_transmit_into(link.inline_bytes, &mut self.transmit)
+            {
+                break;
+            }
+            posted = post(
+                &mut self.group,
+                link,
+                (conn, place.token),
+                open,
+                &self.transmit,
+            );
             if posted.is_err() {
                 break;
             }
             count += 1;
         }
-        let turn = if open.proto.wants_transmit() { Turn::More } else { Turn::Done };
+        let turn = if open.proto.wants_transmit() {
+            Turn::More
+        } else {
+            Turn::Done
+        };
         if count > 0 {
             self.figures.cdc_sent += count as u64;
             self.touch(id);
@@ -158,7 +195,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Sends an LLC message, or keeps it until a slot is free; a full backlog fails the link,
     /// because a lost answer would end it later and less clearly.
     pub(crate) fn send_llc(&mut self, id: LinkId, message: LlcBytes) {
-        let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut())
+        let Some(link) = self
+            .links
+            .get_mut(usize::from(id.0))
+            .and_then(|l| l.as_deref_mut())
         else {
             return;
         };
@@ -183,7 +223,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Sends LLC messages that waited for slots.
     pub(crate) fn flush_llc_backlog(&mut self, id: LinkId) {
         loop {
-            let Some(link) = self.link_mut(id) else { return };
+            let Some(link) = self.link_mut(id) else {
+                return;
+            };
             if link.free() == 0 || link.llc_backlog.is_empty() {
                 return;
             }

@@ -27,7 +27,11 @@ pub struct WaitSpec {
 
 impl Default for WaitSpec {
     fn default() -> Self {
-        WaitSpec { mode: PollMode::Adaptive, spin_ns: 50_000, yield_ns: 3_000 }
+        WaitSpec {
+            mode: PollMode::Adaptive,
+            spin_ns: 50_000,
+            yield_ns: 3_000,
+        }
     }
 }
 
@@ -44,7 +48,11 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new(spec: WaitSpec, wake: Wake) -> Self {
-        Waiting { spec, wake, idle_since: None }
+        Waiting {
+            spec,
+            wake,
+            idle_since: None,
+        }
     }
 
     /// There was work.
@@ -79,11 +87,7 @@ impl Waiting {
 
     /// Arms every source of work, looks once more, then sleeps: what comes after the look
     /// signals the wake descriptor, so no wake-up is lost.
-    fn sleep<G: PollGroup, A: App, C: Clock>(
-        &mut self,
-        core: &mut Core<G, A, C>,
-        app: &mut A,
-    ) {
+    fn sleep<G: PollGroup, A: App, C: Clock>(&mut self, core: &mut Core<G, A, C>, app: &mut A) {
         core.arm_sessions();
         let armed = core.group.arm(Sleep::May);
         if armed == Armed::Idle && core.pass(app) == Progress::Idle && core.may_sleep() {

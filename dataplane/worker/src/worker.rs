@@ -23,7 +23,9 @@ pub struct Worker<G: PollGroup, A: App, C: Clock> {
 
 impl<G: PollGroup, A: App, C: Clock> std::fmt::Debug for Worker<G, A, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("poll", &self.core.poll).finish_non_exhaustive()
+        f.debug_struct("Worker")
+            .field("poll", &self.core.poll)
+            .finish_non_exhaustive()
     }
 }
 
@@ -40,7 +42,11 @@ impl<G: PollGroup, A: App, C: Clock> Worker<G, A, C> {
     ) -> Self {
         let mut core = Core::new(group, clock, limits, mailbox);
         core.poll = wait.mode;
-        Worker { core, app, waiting: Waiting::new(wait, wake) }
+        Worker {
+            core,
+            app,
+            waiting: Waiting::new(wait, wake),
+        }
     }
 
     /// One pass; for tests and simulators that drive the worker themselves.

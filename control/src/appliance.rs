@@ -1,0 +1,707 @@
+//! The appliance: the control thread and everything it owns.
+//!
+//! One loop waits for descriptors, timers and the workers' news, and does all that is slow:
+//! handshakes, queue pairs, memory, programs' sessions, operators' questions. Data never passes
+//! through here.
+//!
+//! | module | is |
+//! |---|---|
+//! | `handshake` | CLC over TCP, from the first byte to an open connection or a fallback |
+//! | `links` | link groups, queue pairs, LLC, and what workers report |
+//! | `conns` | connections and their slots |
+//! | `sessions` | programs on the attach socket |
+//! | `services` | echo services and latency runs inside the workers |
+//! | `operations` | the methods of the control socket |
+//! | `workers`, `memory`, `places`, `state`, `fallbacks` | what those share |
+
+mod conns;
+mod fallbacks;
+mod handshake;
+mod links;
+mod memory;
+mod operations;
+mod places;
+mod services;
+mod sessions;
+mod state;
+mod workers;
+
+use self::fallbacks::Fallbacks;
+use self::handshake::{Handshake, HandshakeId};
+use self::operations::Snapshots;
+use self::services::LatencyRun;
+use self::sessions::Greeting;
+use self::state::{ConnKey, ConnRecord, GroupKey, Place, SessionState, WorkerState};
+use self::workers::{WorkerPlan, WorkerPort};
+use crate::config::{Config, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
+use crate::core_lock::CoreLock;
+use crate::exit::Fatal;
+use crate::gateway::Gateway;
+use crate::reactor::{Event, Interest, Reactor, Signals};
+use crate::rpc::{RpcError, RpcServer, Ticket};
+use crate::runtime_dir::RuntimeDir;
+use crate::start::Prepared;
+use crate::unix_socket::{BoundSocket, SocketPath};
+use crate::view::InlineView;
+use arrayvec::ArrayVec;
+use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
+use pollux_proto::group::{GroupId, GroupLimits, Groups};
+use pollux_proto::time::Instant;
+use pollux_provider::Device;
+use pollux_provider::soft::{self, DeviceOptions};
+use pollux_ring::{Pages, Wake};
+use pollux_wire::clc::VendorOptions;
+use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
+use pollux_worker::{Command, PollMode as WorkerPoll, WaitSpec, WorkerLimits};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Tokens of the control socket's clients begin here; all others are below.
+const RPC_TOKENS: u64 = 1 << 60;
+/// How long the orderly end may take before what is left is dropped.
+const STOP_WAIT: Duration = Duration::from_secs(3);
+/// How often orders that found a worker's ring full are tried again.
+const BACKLOG_WAIT: Duration = Duration::from_millis(1);
+
+/// What a descriptor of the reactor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Token {
+    Signals,
+    News,
+    Attach,
+    Service(usize),
+    Session(u32),
+    Handshake(HandshakeId),
+    Latency(u64),
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> u64 {
+        let (kind, number) = match token {
+            Token::Signals => (0, 0),
+            Token::News => (1, 0),
+            Token::Attach => (2, 0),
+            Token::Service(index) => (3, index as u64),
+            Token::Session(id) => (4, u64::from(id)),
+            Token::Handshake(HandshakeId(id)) => (5, id),
+            Token::Latency(id) => (6, id),
+        };
+        kind << 48 | number
+    }
+}
+
+impl Token {
+    fn from_u64(token: u64) -> Option<Token> {
+        let number = token & ((1 << 48) - 1);
+        Some(match token >> 48 {
+            0 => Token::Signals,
+            1 => Token::News,
+            2 => Token::Attach,
+            3 => Token::Service(number as usize),
+            4 => Token::Session(number as u32),
+            5 => Token::Handshake(HandshakeId(number)),
+            6 => Token::Latency(number),
+            _ => return None,
+        })
+    }
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stopping {
+    No,
+    /// A signal or an operator asked for it.
+    Asked,
+    /// Workers are finishing; what is not done by then is dropped.
+    Waiting(Instant),
+}
+
+/// Figures of control itself.
+#[derive(Debug, Default)]
+struct Figures {
+    closed: u64,
+    reset: u64,
+}
+
+/// The appliance on a device `D`.
+pub struct Appliance<D: Device> {
+    config: Config,
+    config_file: String,
+    started: std::time::Instant,
+    cleared: std::time::Instant,
+    /// Shared only within this thread, so that a call can be carried out while the server holds it.
+    reactor: Rc<Reactor>,
+    signals: Signals,
+    attach: BoundSocket,
+    /// Lent out while it carries out a call.
+    rpc: Option<RpcServer>,
+    answers: Vec<(Ticket, Result<Value, RpcError>)>,
+    news: Wake,
+    services: Vec<TcpListener>,
+    gateway: Option<Gateway>,
+    workers: Vec<WorkerState<D>>,
+    workers_running: usize,
+    handshakes: BTreeMap<HandshakeId, Handshake>,
+    conns: BTreeMap<ConnKey, ConnRecord>,
+    /// Places whose handshake broke off after the worker had heard of them.
+    forgotten: BTreeMap<ConnKey, (GroupId, Place)>,
+    greetings: BTreeMap<u32, Greeting>,
+    sessions: BTreeMap<u32, SessionState>,
+    /// Sessions that are gone and into whose memory a silent peer may still write.
+    buried: Vec<(u32, SessionState)>,
+    latency: BTreeMap<u64, LatencyRun>,
+    fallbacks: Fallbacks,
+    snapshots: Snapshots,
+    figures: Figures,
+    inline_found: Option<InlineView>,
+    inline_cap: u32,
+    ids: u64,
+    stopping: Stopping,
+    paths: Paths,
+    // From here on the order of dropping counts: workers and links are gone before their device,
+    // and the cores are free for others when nobody can reach this appliance any more.
+    device: D,
+    _control_path: SocketPath,
+    _runtime_dir: RuntimeDir,
+    _locks: Vec<CoreLock>,
+}
+
+/// Random bits from the system.
+fn random<T: FromRandom>() -> T {
+    T::from_random()
+}
+
+/// Integers that can be drawn.
+trait FromRandom {
+    fn from_random() -> Self;
+}
+
+impl FromRandom for u32 {
+    fn from_random() -> u32 {
+        let mut bytes = [0; 4];
+        fill_random(&mut bytes);
+        u32::from_ne_bytes(bytes)
+    }
+}
+
+/// Fills `bytes` from the system's generator; from the hasher's keys should that be missing.
+fn fill_random(bytes: &mut [u8]) {
+    let flags = rustix::rand::GetRandomFlags::empty();
+    if rustix::rand::getrandom(&mut *bytes, flags) != Ok(bytes.len()) {
+        use std::hash::{BuildHasher, Hasher};
+        for chunk in bytes.chunks_mut(8) {
+            let drawn = std::hash::RandomState::new()
+                .build_hasher()
+                .finish()
+                .to_ne_bytes();
+            chunk.copy_from_slice(&drawn[..chunk.len()]);
+        }
+    }
+}
+
+fn worker_poll(mode: PollMode) -> WorkerPoll {
+    match mode {
+        PollMode::Busy => WorkerPoll::Busy,
+        PollMode::Adaptive => WorkerPoll::Adaptive,
+        PollMode::Interrupt => WorkerPoll::Interrupt,
+    }
+}
+
+/// Runs `polluxd` on the embedded software fabric until it is told to end.
+///
+/// # Errors
+/// What keeps the appliance from starting, with its exit status.
+pub fn serve(prepared: Prepared) -> Result<(), Fatal> {
+    let device = open_soft(&prepared)?;
+    Appliance::start(device, prepared)?.run()
+}
+
+fn open_soft(prepared: &Prepared) -> Result<soft::SoftDevice, Fatal> {
+    let device = &prepared.config.device;
+    let gid = match device.gid {
+        GidChoice::Fixed(gid) => gid.octets(),
+        GidChoice::Auto => {
+            let [_, b, c, d] = random::<u32>().to_ne_bytes();
+            Gid::from_ipv4([127, b, c, d].into()).0
+        }
+    };
+    let personality = device.personality.as_str().parse::<soft::Personality>();
+    let options = DeviceOptions {
+        name: device.name.clone(),
+        personality: personality.map_err(|error| Fatal::config(error.to_string()))?,
+        mtu_bytes: device.mtu_bytes,
+        ..DeviceOptions::new(gid)
+    };
+    soft::open_shm(&prepared.paths.fabric_dir, options).map_err(|error| match error {
+        soft::OpenError::InUse { .. } => Fatal::temporary(error.to_string()),
+        _ => Fatal::os(error.to_string()),
+    })
+}
+
+impl<D> Appliance<D>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    /// Starts the workers and listens; nothing is accepted before [`Appliance::run`].
+    ///
+    /// # Errors
+    /// What is missing or taken, with its exit status.
+    pub fn start(device: D, prepared: Prepared) -> Result<Self, Fatal> {
+        let os = |what: &str, error: &dyn std::fmt::Display| Fatal::os(format!("{what}: {error}"));
+        let Prepared {
+            signals,
+            control,
+            attach,
+            runtime_dir,
+            locks,
+            cores,
+            poll,
+            config,
+            config_file,
+            paths,
+        } = prepared;
+        let reactor = Reactor::new()
+            .map(Rc::new)
+            .map_err(|e| os("cannot make an event loop", &e))?;
+        let news = Wake::new().map_err(|e| os("cannot make a wake descriptor", &e))?;
+        let mut services = Vec::new();
+        for service in &config.services {
+            let ServiceKind::Echo = service.kind;
+            services.push(listen(service.listen)?);
+        }
+        let mut workers = Vec::new();
+        for (index, core) in cores.workers.iter().enumerate() {
+            let mode = poll.get(index).copied().unwrap_or(PollMode::Adaptive);
+            let plan = worker_plan(&config, &device, (index, *core as usize), mode);
+            let local = local(&config, &device, plan.peer_id)?;
+            let port = WorkerPort::start(&device, plan, &news)
+                .map_err(|error| Fatal::os(error.to_string()))?;
+            let limits = GroupLimits::new(usize::from(config.workers.links_max));
+            workers.push(WorkerState {
+                port,
+                groups: Groups::new(limits),
+                links: BTreeMap::new(),
+                app: None,
+                local,
+            });
+        }
+        let BoundSocket {
+            listener,
+            path: control_path,
+            ..
+        } = control;
+        let mut appliance = Appliance {
+            rpc: Some(RpcServer::new(listener, RPC_TOKENS)),
+            answers: Vec::new(),
+            config_file,
+            paths,
+            started: std::time::Instant::now(),
+            cleared: std::time::Instant::now(),
+            reactor,
+            signals,
+            attach,
+            news,
+            services,
+            gateway: None,
+            workers_running: workers.len(),
+            workers,
+            handshakes: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
+            greetings: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            buried: Vec::new(),
+            latency: BTreeMap::new(),
+            fallbacks: Fallbacks::default(),
+            snapshots: Snapshots::default(),
+            figures: Figures::default(),
+            inline_found: None,
+            inline_cap: u32::MAX,
+            ids: 0,
+            stopping: Stopping::No,
+            device,
+            config,
+            _control_path: control_path,
+            _runtime_dir: runtime_dir,
+            _locks: locks,
+        };
+        appliance
+            .watch()
+            .map_err(|e| os("cannot watch the sockets", &e))?;
+        Ok(appliance)
+    }
+
+    fn watch(&mut self) -> std::io::Result<()> {
+        let reactor = &self.reactor;
+        reactor.add(&self.signals, Interest::Read, Token::Signals.into())?;
+        reactor.add(self.news.fd(), Interest::Read, Token::News.into())?;
+        reactor.add(&self.attach.listener, Interest::Read, Token::Attach.into())?;
+        for (index, listener) in self.services.iter().enumerate() {
+            reactor.add(listener, Interest::Read, Token::Service(index).into())?;
+        }
+        match self.rpc.as_mut() {
+            Some(rpc) => rpc.start(reactor),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs until a signal or an operator ends it, then closes everything in order.
+    ///
+    /// # Errors
+    /// The event loop itself failed, or a gateway could not start.
+    pub fn run(mut self) -> Result<(), Fatal> {
+        if !self.config.forwards.is_empty() {
+            let spin = Duration::from_micros(u64::from(self.config.attach.spin_us));
+            let attach = &self.paths.attach_socket;
+            let gateway = Gateway::start(&self.config.forwards, attach, spin)
+                .map_err(|error| Fatal::temporary(error.to_string()))?;
+            self.gateway = Some(gateway);
+        }
+
+        tracing::info!(
+            gid = %gid(&self.device),
+            control = %self.paths.control_socket.display(),
+            "ready"
+        );
+        let mut events = Vec::new();
+        while !self.is_over() {
+            let timeout = self.next_timeout();
+            self.reactor
+                .wait(timeout, &mut events)
+                .map_err(|error| Fatal::os(format!("cannot wait for events: {error}")))?;
+            for event in &events {
+                self.handle_event(event);
+            }
+            self.take_reports();
+            self.handle_timeouts();
+            self.go_on_stopping();
+        }
+        self.finish();
+        Ok(())
+    }
+
+    fn handle_event(&mut self, event: &Event) {
+        if event.token >= RPC_TOKENS {
+            return self.with_rpc(|rpc, appliance| {
+                let reactor = Rc::clone(&appliance.reactor);
+                rpc.handle(&reactor, event, appliance);
+            });
+        }
+        match Token::from_u64(event.token) {
+            Some(Token::Signals) => {
+                if self.signals.take() {
+                    self.stopping = match self.stopping {
+                        Stopping::No => Stopping::Asked,
+                        going => going,
+                    };
+                }
+            }
+            Some(Token::News) => {
+                let _ = self.news.drain();
+            }
+            Some(Token::Attach) => self.accept_programs(),
+            Some(Token::Service(index)) => self.accept_service(index),
+            Some(Token::Session(id)) => self.handle_session_socket(id),
+            Some(Token::Handshake(id)) => self.handle_handshake_socket(id),
+            Some(Token::Latency(id)) => self.latency_socket_ready(id),
+            None => tracing::error!(token = event.token, "an event that nobody waits for"),
+        }
+    }
+
+    /// Takes everything that the workers have to say.
+    fn take_reports(&mut self) {
+        for worker in 0..self.workers.len() {
+            while let Some(report) = self.workers[worker].port.next_report() {
+                self.handle_report(worker, report);
+            }
+            if self.workers[worker].port.has_backlog() {
+                self.workers[worker].port.flush();
+            }
+        }
+        if !self.buried.is_empty() {
+            self.sweep_buried();
+        }
+    }
+
+    /// How long the loop may wait.
+    fn next_timeout(&self) -> Option<Duration> {
+        let now = self.now();
+        let handshakes = self.handshakes.values().map(Handshake::due);
+        let engines = self
+            .workers
+            .iter()
+            .flat_map(|state| state.links.values())
+            .filter_map(|link| {
+                link.engine
+                    .as_ref()
+                    .and_then(|engine| engine.poll_timeout())
+            });
+        let groups = self
+            .workers
+            .iter()
+            .filter_map(|state| state.groups.poll_timeout());
+        let runs = self.latency.values().filter_map(LatencyRun::due);
+        let stop = match self.stopping {
+            Stopping::Waiting(until) => Some(until),
+            Stopping::No | Stopping::Asked => None,
+        };
+        let due = handshakes
+            .chain(engines)
+            .chain(groups)
+            .chain(runs)
+            .chain(stop)
+            .min();
+        let due = due.map(|due| due.since(now));
+        let backlog = self.workers.iter().any(|state| state.port.has_backlog());
+        match (due, backlog) {
+            (Some(due), true) => Some(due.min(BACKLOG_WAIT)),
+            (None, true) => Some(BACKLOG_WAIT),
+            (due, false) => due,
+        }
+    }
+
+    fn handle_timeouts(&mut self) {
+        let now = self.now();
+        let handshakes: Vec<HandshakeId> = self
+            .handshakes
+            .iter()
+            .filter(|(_, handshake)| handshake.due() <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in handshakes {
+            self.handle_handshake_timeout(id, now);
+        }
+        for worker in 0..self.workers.len() {
+            let due: Vec<GroupId> = self.workers[worker]
+                .links
+                .iter()
+                .filter(|(_, link)| {
+                    link.engine
+                        .as_ref()
+                        .and_then(|engine| engine.poll_timeout())
+                        .is_some_and(|due| due <= now)
+                })
+                .map(|(group, _)| *group)
+                .collect();
+            for group in due {
+                if let Some(engine) = self.workers[worker]
+                    .links
+                    .get_mut(&group)
+                    .and_then(|link| link.engine.as_mut())
+                {
+                    engine.handle_timeout(now);
+                }
+                self.pump_link(GroupKey { worker, group });
+            }
+            while let Some(group) = self.workers[worker].groups.take_idle(now) {
+                self.end_group(GroupKey { worker, group });
+            }
+        }
+        self.expire_latency(now);
+    }
+
+    /// Begins the end, or notices that it is complete.
+    fn go_on_stopping(&mut self) {
+        if self.stopping != Stopping::Asked {
+            return;
+        }
+        tracing::info!("stopping");
+        self.stopping = Stopping::Waiting(self.now().after(STOP_WAIT));
+        if let Some(rpc) = self.rpc.as_mut() {
+            let _ = rpc.stop_accepting(&self.reactor);
+        }
+        let _ = self.reactor.remove(&self.attach.listener);
+        for listener in self.services.drain(..) {
+            let _ = self.reactor.remove(&listener);
+        }
+        if let Some(gateway) = self.gateway.take() {
+            gateway.stop();
+        }
+        let sessions: Vec<u32> = self.sessions.keys().copied().collect();
+        for id in sessions {
+            self.program_is_gone(id);
+        }
+        let groups: Vec<GroupKey> = self
+            .workers
+            .iter()
+            .enumerate()
+            .flat_map(|(worker, state)| {
+                state.links.keys().map(move |group| GroupKey {
+                    worker,
+                    group: *group,
+                })
+            })
+            .collect();
+        for group in groups {
+            self.end_group(group);
+        }
+        for state in &mut self.workers {
+            state.port.send(Command::Stop);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self.stopping {
+            Stopping::No | Stopping::Asked => false,
+            Stopping::Waiting(until) => {
+                let answered = self.rpc.as_ref().is_none_or(RpcServer::is_idle);
+                (self.workers_running == 0 && answered) || self.now() >= until
+            }
+        }
+    }
+
+    /// A worker has left its loop.
+    fn worker_stopped(&mut self, worker: usize) {
+        self.workers_running = self.workers_running.saturating_sub(1);
+        self.workers[worker].port.join();
+    }
+
+    fn finish(mut self) {
+        for state in &mut self.workers {
+            state.links.clear();
+        }
+        tracing::info!("stopped");
+    }
+
+    /// Lends the server out, since its methods are the appliance's own.
+    fn with_rpc(&mut self, work: impl FnOnce(&mut RpcServer, &mut Self)) {
+        let Some(mut rpc) = self.rpc.take() else {
+            return;
+        };
+        work(&mut rpc, self);
+        for (ticket, answer) in std::mem::take(&mut self.answers) {
+            rpc.complete(&self.reactor, ticket, answer);
+        }
+        self.rpc = Some(rpc);
+    }
+
+    /// Answers a call that was promised an answer.
+    fn complete(&mut self, ticket: Ticket, answer: Result<Value, RpcError>) {
+        // While the server itself is lent out, answers wait for its return.
+        match self.rpc.as_mut() {
+            Some(rpc) => rpc.complete(&self.reactor, ticket, answer),
+            None => self.answers.push((ticket, answer)),
+        }
+    }
+
+    /// Nanoseconds since the start.
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A number that was not used before; fits into 48 bits for longer than anybody waits.
+    fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    fn pages(&self) -> Pages {
+        match self.config.memory.hugepages {
+            Hugepages::Auto => Pages::Auto,
+            Hugepages::Required => Pages::Required,
+            Hugepages::Off => Pages::Off,
+        }
+    }
+
+    /// Counters of the gateway for `stats`.
+    fn gateway_values(&self) -> Vec<(String, u64)> {
+        let Some(gateway) = &self.gateway else {
+            return Vec::new();
+        };
+        gateway
+            .figures()
+            .into_iter()
+            .flat_map(|forward| {
+                let name = forward.name.clone();
+                forward
+                    .values()
+                    .map(move |(figure, value)| (format!("forward.{name}.{figure}"), value))
+            })
+            .collect()
+    }
+}
+
+/// The device's address as people write it.
+fn gid<D: Device>(device: &D) -> std::net::Ipv6Addr {
+    std::net::Ipv6Addr::from(device.identity().gid)
+}
+
+/// Listens on a TCP address of the configuration.
+fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Fatal> {
+    let listener = TcpListener::bind(address)
+        .map_err(|error| Fatal::temporary(format!("cannot listen on {address}: {error}")))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| Fatal::os(format!("cannot listen on {address}: {error}")))?;
+    Ok(listener)
+}
+
+fn worker_plan<D: Device>(
+    config: &Config,
+    device: &D,
+    (index, core): (usize, usize),
+    mode: PollMode,
+) -> WorkerPlan {
+    let workers = &config.workers;
+    let per_link = config.device.send_wr + config.device.recv_wr;
+    let cq_entries = (u32::from(workers.links_max) * per_link).min(device.limits().cq_entries_max);
+    let mut peer_id = [0; 8];
+    fill_random(&mut peer_id[..2]);
+    peer_id[2..].copy_from_slice(&device.identity().mac);
+    WorkerPlan {
+        index,
+        core,
+        limits: WorkerLimits {
+            conns: workers.conns_max,
+            links: workers.links_max,
+            sessions: config.attach.sessions_max,
+        },
+        wait: WaitSpec {
+            mode: worker_poll(mode),
+            spin_ns: u64::from(workers.spin_us) * 1000,
+            ..WaitSpec::default()
+        },
+        cq_entries,
+        peer_id,
+    }
+}
+
+/// What a worker brings to every handshake.
+fn local<D: Device>(config: &Config, device: &D, peer_id: [u8; 8]) -> Result<Local, Fatal> {
+    let identity = device.identity();
+    let mut ueids = ArrayVec::new();
+    for name in &config.appliance.ueids {
+        let ueid = Ueid::new(name)
+            .map_err(|error| Fatal::config(format!("appliance.ueids: {name:?}: {error}")))?;
+        if ueids.try_push(ueid).is_err() {
+            return Err(Fatal::config(
+                "appliance.ueids: more than 8 names; remove some",
+            ));
+        }
+    }
+    let mtu = (1..=5)
+        .filter_map(MtuCode::new)
+        .rfind(|code| code.bytes() <= identity.mtu_bytes)
+        .unwrap_or(MtuCode::B256);
+    let max_conns = MaxConns::new(config.handshake.conns_per_group_max);
+    let host = rustix::system::uname();
+    Ok(Local {
+        peer_id: PeerId(peer_id),
+        gid: Gid(identity.gid),
+        mac: Mac(identity.mac),
+        mtu,
+        host_name: pollux_wire::clc::host_name(&host.nodename().to_string_lossy()),
+        ueids,
+        max_conns: max_conns.unwrap_or(MaxConns::MAX),
+        wait: handshake::millis(config.handshake.timeout_ms),
+        gid_rule: GidRule::Any,
+        options: VendorOptions::NONE,
+        bare_credits: BareCredits::Off,
+        v1: None,
+    })
+}

@@ -1,0 +1,511 @@
+//! What operators ask for: the methods of the control socket.
+
+use super::Appliance;
+use super::memory::MemoryNote;
+use super::state::{ConnUser, LinkPhase, Place};
+use crate::config::PollMode;
+use crate::rpc::{Call, InlineSetting, InlineUse, Methods, Reply, Request, RpcError, Ticket};
+use crate::view::{
+    ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkCounters, LinkView,
+    MemoryView, OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
+};
+use pollux_proto::link::Role as LinkRole;
+use pollux_provider::{Device, QpStats};
+use pollux_ring::{PageKind, hugepages_free};
+use pollux_worker::{Command, PollMode as WorkerPoll, Snapshot, WorkerFigures};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+
+/// A question that needs the workers' figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    Links,
+    Conns,
+    Workers,
+    Stats,
+}
+
+/// Questions that wait for the snapshots of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    waiting: Vec<(Ticket, Wanted)>,
+    taken: BTreeMap<usize, Box<Snapshot>>,
+    outstanding: usize,
+}
+
+fn role(role: LinkRole) -> Role {
+    match role {
+        LinkRole::Client => Role::Client,
+        LinkRole::Server => Role::Server,
+    }
+}
+
+fn gid_text(gid: [u8; 16]) -> String {
+    Ipv6Addr::from(gid).to_string()
+}
+
+fn hex(bytes: &[u8], between: &str) -> String {
+    bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<Vec<_>>()
+        .join(between)
+}
+
+fn pages_text(kind: PageKind) -> &'static str {
+    match kind {
+        PageKind::Huge2M => "2M",
+        PageKind::Base => "4K",
+    }
+}
+
+fn poll(mode: WorkerPoll) -> PollMode {
+    match mode {
+        WorkerPoll::Busy => PollMode::Busy,
+        WorkerPoll::Adaptive => PollMode::Adaptive,
+        WorkerPoll::Interrupt => PollMode::Interrupt,
+    }
+}
+
+fn counters(stats: &QpStats) -> LinkCounters {
+    let writes = stats.writes_inline + stats.writes_by_reference;
+    let sends = stats.sends_inline + stats.sends_by_reference;
+    LinkCounters {
+        work_requests: writes + sends,
+        doorbells: stats.doorbells,
+        writes_inline: stats.writes_inline,
+        writes_by_reference: stats.writes_by_reference,
+        sends_inline: stats.sends_inline,
+        sends_by_reference: stats.sends_by_reference,
+        signaled_completions: stats.send_completions,
+        rnr_naks_sent: stats.rnr_naks_sent,
+        rnr_naks_received: stats.rnr_naks_received,
+    }
+}
+
+impl<D> Methods for Appliance<D>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    fn call(&mut self, call: Call) -> Reply {
+        let Call { request, ticket } = call;
+        match request {
+            Request::Version => Reply::of(&VersionView {
+                name: self.config.appliance.name.clone(),
+                version: env!("CARGO_PKG_VERSION").to_string(),
+                pid: std::process::id(),
+                uptime_s: self.started.elapsed().as_secs(),
+            }),
+            Request::Stop => {
+                self.stopping = super::Stopping::Asked;
+                Reply::Now(Ok(Value::Bool(true)))
+            }
+            Request::ConfigShow => Reply::of(&ConfigView::of(&self.config, &self.config_file)),
+            Request::DeviceList => Reply::of(&[self.device_view()]),
+            Request::GroupList => Reply::of(&self.group_views()),
+            Request::MemoryShow => Reply::of(&self.memory_view()),
+            Request::FallbackList => Reply::of(&self.fallback_views()),
+            Request::LinkList => self.with_snapshots(ticket, Wanted::Links),
+            Request::ConnList => self.with_snapshots(ticket, Wanted::Conns),
+            Request::WorkerList => self.with_snapshots(ticket, Wanted::Workers),
+            Request::StatsShow => self.with_snapshots(ticket, Wanted::Stats),
+            Request::StatsClear => {
+                self.cleared = std::time::Instant::now();
+                for state in &mut self.workers {
+                    state.port.send(Command::ClearStats);
+                }
+                Reply::Now(Ok(Value::Bool(true)))
+            }
+            Request::SetPoll(request) => Reply::Now(self.set_poll(request.mode, request.worker)),
+            Request::SetInline(setting) => {
+                self.inline_cap = match setting {
+                    InlineSetting::Use(InlineUse::On) => u32::MAX,
+                    InlineSetting::Use(InlineUse::Off) => 0,
+                    InlineSetting::Bytes(bytes) => bytes,
+                };
+                let cap = self.inline_cap;
+                for state in &mut self.workers {
+                    state.port.send(Command::SetInlineCap(cap));
+                }
+                Reply::Now(Ok(Value::Bool(true)))
+            }
+            Request::LatencyRun(request) => match self.start_latency(ticket, request) {
+                Ok(()) => Reply::Later(ticket),
+                Err(error) => Reply::Now(Err(error)),
+            },
+        }
+    }
+
+    fn abandoned(&mut self, ticket: Ticket) {
+        self.abandon_latency(ticket);
+    }
+}
+
+impl<D> Appliance<D>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    fn set_poll(&mut self, mode: PollMode, worker: Option<u32>) -> Result<Value, RpcError> {
+        let count = self.workers.len();
+        if let Some(worker) = worker
+            && worker as usize >= count
+        {
+            return Err(RpcError::not_found(format!(
+                "worker: there is no worker {worker}; legal: 0 to {}",
+                count.saturating_sub(1)
+            )));
+        }
+        let mode = super::worker_poll(mode);
+        for (index, state) in self.workers.iter_mut().enumerate() {
+            if worker.is_none_or(|worker| worker as usize == index) {
+                state.port.poll = mode;
+                state.port.send(Command::SetPollMode(mode));
+            }
+        }
+        Ok(Value::Bool(true))
+    }
+
+    /// Answers once every worker has copied its tables.
+    fn with_snapshots(&mut self, ticket: Ticket, wanted: Wanted) -> Reply {
+        self.snapshots.waiting.push((ticket, wanted));
+        if self.snapshots.outstanding == 0 {
+            self.take_snapshots();
+        }
+        Reply::Later(ticket)
+    }
+
+    fn take_snapshots(&mut self) {
+        self.snapshots.taken.clear();
+        self.snapshots.outstanding = self.workers.len();
+        for state in &mut self.workers {
+            let limits = state.port.plan.limits;
+            let snapshot = Snapshot::with_room(
+                usize::from(limits.conns),
+                usize::from(limits.links),
+                usize::from(limits.sessions),
+            );
+            state.port.send(Command::Snapshot(Box::new(snapshot)));
+        }
+    }
+
+    /// A worker has copied its tables.
+    pub(crate) fn snapshot_taken(&mut self, worker: usize, snapshot: Box<Snapshot>) {
+        self.snapshots.taken.insert(worker, snapshot);
+        self.snapshots.outstanding = self.snapshots.outstanding.saturating_sub(1);
+        if self.snapshots.outstanding > 0 {
+            return;
+        }
+        let taken = std::mem::take(&mut self.snapshots.taken);
+        for (ticket, wanted) in std::mem::take(&mut self.snapshots.waiting) {
+            let answer = match wanted {
+                Wanted::Links => serde_json::to_value(self.link_views(&taken)),
+                Wanted::Conns => serde_json::to_value(self.conn_views(&taken)),
+                Wanted::Workers => serde_json::to_value(self.worker_views(&taken)),
+                Wanted::Stats => serde_json::to_value(self.stats_view(&taken)),
+            };
+            let answer = answer
+                .map_err(|error| RpcError::internal(format!("cannot write the answer: {error}")));
+            self.complete(ticket, answer);
+        }
+    }
+
+    fn device_view(&self) -> DeviceView {
+        let (identity, limits) = (self.device.identity(), self.device.limits());
+        let inline = self.inline_found.clone().unwrap_or_else(|| InlineView {
+            asked_bytes: self.config.device.inline_bytes,
+            granted_bytes: 0,
+            found: "not tried yet: no link has been made".to_string(),
+            attempts: 0,
+        });
+        DeviceView {
+            name: identity.name.clone(),
+            driver: identity.driver.to_string(),
+            personality: self.config.device.personality.to_string(),
+            vendor_id: identity.vendor_id,
+            vendor_part_id: identity.vendor_part_id,
+            gid: gid_text(identity.gid),
+            mac: hex(&identity.mac, ":"),
+            port: identity.port,
+            mtu_bytes: identity.mtu_bytes,
+            inline,
+            limits: BTreeMap::from([
+                ("send_wr".to_string(), u64::from(limits.send_wr_max)),
+                ("recv_wr".to_string(), u64::from(limits.recv_wr_max)),
+                ("send_sge".to_string(), u64::from(limits.send_sge_max)),
+                ("recv_sge".to_string(), u64::from(limits.recv_sge_max)),
+                ("qp".to_string(), u64::from(limits.qp_max)),
+                ("cq_entries".to_string(), u64::from(limits.cq_entries_max)),
+                ("mr".to_string(), u64::from(limits.mr_max)),
+            ]),
+        }
+    }
+
+    fn link_number(&self, worker: usize, link: pollux_worker::LinkId) -> u32 {
+        worker as u32 * u32::from(self.config.workers.links_max) + u32::from(link.0)
+    }
+
+    fn link_views(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> Vec<LinkView> {
+        let mut views = Vec::new();
+        for (worker, state) in self.workers.iter().enumerate() {
+            for (group, link) in &state.links {
+                let Some(group) = state.groups.get(*group) else {
+                    continue;
+                };
+                let figures = taken
+                    .get(&worker)
+                    .and_then(|snapshot| snapshot.links.iter().find(|f| f.link == link.link));
+                let phase = match (link.phase, figures.map(|figures| figures.up)) {
+                    (LinkPhase::Made, _) => "made",
+                    (LinkPhase::Adopting, _) => "adopting",
+                    (LinkPhase::Running, Some(false)) => "failed",
+                    (LinkPhase::Running, _) if link.first.is_some() => "confirming",
+                    (LinkPhase::Running, _) => "active",
+                    (LinkPhase::Releasing, _) => "releasing",
+                };
+                views.push(LinkView {
+                    link: self.link_number(worker, link.link),
+                    group: u32::from(link.link.0),
+                    worker: worker as u32,
+                    role: role(group.role()),
+                    device: self.device.identity().name.clone(),
+                    peer_gid: gid_text(group.key().gid.0),
+                    local_qpn: link.qpn,
+                    peer_qpn: link.peer.map_or(0, |peer| peer.qpn.get()),
+                    state: phase.to_string(),
+                    mtu_bytes: link.peer.map_or(0, |peer| peer.mtu.bytes()),
+                    send_depth: link.caps.send_wr,
+                    recv_depth: link.caps.recv_wr,
+                    inline: link.inline.clone(),
+                    conns: group.conns() as u32,
+                    counters: figures.map_or_else(LinkCounters::default, |f| counters(&f.stats)),
+                });
+            }
+        }
+        views
+    }
+
+    fn group_views(&self) -> Vec<GroupView> {
+        let mut views = Vec::new();
+        for (worker, state) in self.workers.iter().enumerate() {
+            for (id, link) in &state.links {
+                let Some(group) = state.groups.get(*id) else {
+                    continue;
+                };
+                let ueid = link.ueid.map(|ueid| ueid.to_bytes());
+                let ueid = ueid.map_or(String::new(), |bytes| {
+                    String::from_utf8_lossy(&bytes).trim_end().to_string()
+                });
+                views.push(GroupView {
+                    group: u32::from(link.link.0),
+                    role: role(group.role()),
+                    peer_id: hex(&group.key().peer_id.0, ""),
+                    ueid,
+                    version: format!("{:?}", group.key().version),
+                    worker: worker as u32,
+                    links: 1,
+                    conns: group.conns() as u32,
+                    conns_max: u32::from(group.max_conns()),
+                });
+            }
+        }
+        views
+    }
+
+    fn conn_views(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> Vec<ConnView> {
+        let mut views = Vec::new();
+        for (key, record) in &self.conns {
+            let figures = taken.get(&key.worker).and_then(|snapshot| {
+                snapshot
+                    .conns
+                    .iter()
+                    .find(|figures| figures.token == record.token)
+            });
+            let link = self.workers[key.worker]
+                .links
+                .get(&record.group)
+                .map_or(0, |link| self.link_number(key.worker, link.link));
+            let owner = match (record.place, record.user) {
+                (Place::Session { session, .. }, _) => {
+                    let state = self.sessions.get(&session);
+                    OwnerView::Session {
+                        session,
+                        pid: state.map_or(0, |state| state.pid),
+                        program: state.map_or(String::new(), |state| state.program.clone()),
+                    }
+                }
+                (Place::App { .. }, ConnUser::Latency(_)) => OwnerView::App {
+                    name: "latency".to_string(),
+                },
+                (Place::App { .. }, ConnUser::Echo | ConnUser::Program { .. }) => OwnerView::App {
+                    name: "echo".to_string(),
+                },
+            };
+            views.push(ConnView {
+                conn: u32::from(key.conn),
+                link,
+                worker: key.worker as u32,
+                token: record.token,
+                peer_token: record.peer_token,
+                role: role(record.role),
+                state: figures.map_or("ENDED".to_string(), |f| f.state.to_string()),
+                local: record.local,
+                peer: record.peer,
+                sndbuf_bytes: record.buffers.sndbuf_bytes,
+                rmbe_bytes: record.buffers.rmbe_bytes,
+                peer_rmbe_bytes: record.peer_rmbe_bytes,
+                bytes_in: figures.map_or(0, |figures| figures.bytes_in),
+                bytes_out: figures.map_or(0, |figures| figures.bytes_out),
+                owner,
+            });
+        }
+        views
+    }
+
+    fn worker_views(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> Vec<WorkerView> {
+        let mut views = Vec::new();
+        for (worker, state) in self.workers.iter().enumerate() {
+            let Some(snapshot) = taken.get(&worker) else {
+                continue;
+            };
+            let figures = &snapshot.figures;
+            views.push(WorkerView {
+                worker: worker as u32,
+                core: state.port.plan.core as u32,
+                poll: poll(snapshot.poll),
+                passes: figures.passes,
+                busy_passes: figures.busy_passes,
+                idle_passes: figures.passes - figures.busy_passes,
+                conns: snapshot.conns.len() as u32,
+                links: snapshot.links.len() as u32,
+                sessions: snapshot.sessions.len() as u32,
+                messages_in: figures.cdc_received + figures.llc_received,
+                messages_out: figures.cdc_sent + figures.llc_sent,
+                sleeps: figures.sleeps,
+            });
+        }
+        views
+    }
+
+    fn memory_view(&self) -> MemoryView {
+        let mut pools = BTreeMap::<(String, &'static str), (u64, u64)>::new();
+        let mut add = |note: MemoryNote| {
+            let entry = pools
+                .entry((note.purpose, pages_text(note.pages)))
+                .or_default();
+            entry.0 += 1;
+            entry.1 += note.bytes as u64;
+        };
+        for state in &self.workers {
+            for link in state.links.values() {
+                link.memory.notes().into_iter().for_each(&mut add);
+            }
+            if let Some(app) = &state.app {
+                add(app
+                    .buffers
+                    .note("rings of the workers' own connections".to_string()));
+            }
+        }
+        for session in self.sessions.values() {
+            add(session
+                .pool
+                .buffers
+                .note(format!("rings of {}", session.program)));
+        }
+        let huge = hugepages_free();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+        MemoryView {
+            pools: pools
+                .into_iter()
+                .map(|((purpose, pages), (count, bytes))| PoolView {
+                    purpose,
+                    count,
+                    bytes,
+                    pages: pages.to_string(),
+                })
+                .collect(),
+            hugepages_free: huge.free as u64,
+            hugepages_total: huge.total as u64,
+            hugepage_bytes: huge.page_bytes as u64,
+            memlock_limit_bytes: limit,
+        }
+    }
+
+    fn fallback_views(&self) -> Vec<FallbackView> {
+        self.fallbacks
+            .newest()
+            .map(|fallback| FallbackView {
+                time_s: fallback
+                    .at
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .map_or(0, |since| since.as_secs()),
+                peer: fallback.peer,
+                role: role(fallback.role),
+                code: fallback.diagnosis.0,
+                name: fallback.diagnosis.name().unwrap_or("unknown").to_string(),
+                by: match fallback.by {
+                    pollux_proto::diagnosis::DecidedBy::Local => "local".to_string(),
+                    pollux_proto::diagnosis::DecidedBy::Peer => "peer".to_string(),
+                },
+                text: fallback.text.clone(),
+                count: self.fallbacks.count(fallback.by, fallback.diagnosis),
+            })
+            .collect()
+    }
+
+    fn stats_view(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> StatsView {
+        let mut values = BTreeMap::new();
+        let mut add = |name: String, value: u64| *values.entry(name).or_insert(0) += value;
+        for snapshot in taken.values() {
+            for (name, value) in figure_names(&snapshot.figures) {
+                add(format!("worker.{name}"), value);
+            }
+            for link in &snapshot.links {
+                let counters = counters(&link.stats);
+                if let Ok(Value::Object(fields)) = serde_json::to_value(&counters) {
+                    for (name, value) in fields {
+                        add(format!("link.{name}"), value.as_u64().unwrap_or(0));
+                    }
+                }
+                add("link.bytes_posted".to_string(), link.stats.bytes_posted);
+                add(
+                    "link.writes_executed".to_string(),
+                    link.stats.writes_executed,
+                );
+            }
+        }
+        add("conns.closed".to_string(), self.figures.closed);
+        add("conns.reset".to_string(), self.figures.reset);
+        add("conns.open".to_string(), self.conns.len() as u64);
+        add("fallbacks.total".to_string(), self.fallbacks.total());
+        add("sessions.open".to_string(), self.sessions.len() as u64);
+        for (name, value) in self.gateway_values() {
+            add(name, value);
+        }
+        let elapsed_ns = u64::try_from(self.cleared.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        StatsView { elapsed_ns, values }
+    }
+}
+
+fn figure_names(figures: &WorkerFigures) -> [(&'static str, u64); 14] {
+    [
+        ("passes", figures.passes),
+        ("busy_passes", figures.busy_passes),
+        ("sleeps", figures.sleeps),
+        ("cdc_received", figures.cdc_received),
+        ("cdc_sent", figures.cdc_sent),
+        ("llc_received", figures.llc_received),
+        ("llc_sent", figures.llc_sent),
+        ("unknown_tokens", figures.unknown_tokens),
+        ("malformed", figures.malformed),
+        ("submissions", figures.submissions),
+        ("conns_opened", figures.conns_opened),
+        ("conns_closed", figures.conns_closed),
+        ("conns_reset", figures.conns_reset),
+        ("send_waits", figures.send_waits),
+    ]
+}

@@ -1,0 +1,332 @@
+//! Responders and meters inside the workers: echo services and latency runs.
+
+use super::handshake::{Origin, millis};
+use super::state::ConnKey;
+use super::{Appliance, Token};
+use crate::reactor::Interest;
+use crate::rpc::{InlineUse, LatencyRequest, RpcError, Ticket};
+use crate::view::{LatencyRow, LatencyTable, Transport};
+use pollux_proto::link::Role;
+use pollux_proto::time::Instant;
+use pollux_provider::Device;
+use pollux_worker::{Command, ConnId, PING_BYTES_MAX, PingEnd, PingRun};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+
+/// Most samples kept of one message size; a run with more ends early.
+const SAMPLES_MAX: usize = 4_000_000;
+/// Round trips before the first that counts.
+const WARMUP: u32 = 200;
+
+/// A latency run under way.
+pub(crate) struct LatencyRun {
+    ticket: Ticket,
+    request: LatencyRequest,
+    worker: usize,
+    stage: Stage,
+    rows: Vec<LatencyRow>,
+    inline_granted: u32,
+    deadline: Instant,
+}
+
+enum Stage {
+    /// The TCP connection is being made.
+    Connecting(OwnedFd),
+    /// The handshake is under way.
+    Handshake,
+    /// The worker measures the size with this index.
+    Measuring { conn: ConnKey, size: usize },
+    /// The connection is being closed.
+    Closing,
+}
+
+impl LatencyRun {
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Connecting(_) | Stage::Handshake => Some(self.deadline),
+            Stage::Measuring { .. } | Stage::Closing => None,
+        }
+    }
+}
+
+impl<D> Appliance<D>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    /// Clients wait on the listener of a service.
+    pub(crate) fn accept_service(&mut self, index: usize) {
+        loop {
+            let accepted = match self.services.get(index) {
+                Some(listener) => TcpListener::accept(listener),
+                None => return,
+            };
+            match accepted {
+                Ok((tcp, _)) => {
+                    let worker = self.next_id() as usize % self.workers.len();
+                    self.begin_handshake(tcp, (Role::Server, Origin::Echo), worker);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept a connection to a service");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Begins a latency run; its answer comes later.
+    pub(crate) fn start_latency(
+        &mut self,
+        ticket: Ticket,
+        request: LatencyRequest,
+    ) -> Result<(), RpcError> {
+        let ring = self
+            .config
+            .attach
+            .rmb_bytes
+            .min(self.config.attach.sndbuf_bytes);
+        let most = u32::try_from(PING_BYTES_MAX).unwrap_or(u32::MAX).min(ring);
+        if let Some(bytes) = request
+            .sizes
+            .iter()
+            .find(|bytes| !(1..=most).contains(*bytes))
+        {
+            return Err(RpcError::params(format!(
+                "sizes: {bytes} is no message size; legal: 1 to {most}"
+            )));
+        }
+        let worker = 0;
+        if self.latency.values().any(|run| run.worker == worker) {
+            return Err(RpcError::busy(
+                "another latency run is under way; wait for its end",
+            ));
+        }
+        let family = match request.connect {
+            std::net::SocketAddr::V4(_) => AddressFamily::INET,
+            std::net::SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let failed = |error: Errno| {
+            RpcError::failed(format!("cannot connect to {}: {error}", request.connect))
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed)?;
+        match rustix::net::connect(&socket, &request.connect) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let id = self.next_id();
+        self.reactor
+            .add(&socket, Interest::Write, Token::Latency(id).into())
+            .map_err(|error| RpcError::failed(format!("cannot watch the socket: {error}")))?;
+        let deadline = self.now().after(millis(self.config.handshake.timeout_ms));
+        let run = LatencyRun {
+            ticket,
+            request,
+            worker,
+            stage: Stage::Connecting(socket),
+            rows: Vec::new(),
+            inline_granted: 0,
+            deadline,
+        };
+        self.latency.insert(id, run);
+        Ok(())
+    }
+
+    /// The TCP connection of a run is made, or has failed.
+    pub(crate) fn latency_socket_ready(&mut self, id: u64) {
+        let deadline = self
+            .now()
+            .after(millis(self.config.handshake.timeout_ms) * 4);
+        let Some(run) = self.latency.get_mut(&id) else {
+            return;
+        };
+        if !matches!(run.stage, Stage::Connecting(_)) {
+            return;
+        }
+        let Stage::Connecting(socket) = std::mem::replace(&mut run.stage, Stage::Handshake) else {
+            return;
+        };
+        run.deadline = deadline;
+        let (connect, worker) = (run.request.connect, run.worker);
+        let _ = self.reactor.remove(&socket);
+        if let Err(error) | Ok(Err(error)) = rustix::net::sockopt::socket_error(&socket) {
+            return self.latency_failed(id, format!("cannot connect to {connect}: {error}"));
+        }
+        let tcp = TcpStream::from(socket);
+        self.begin_handshake(tcp, (Role::Client, Origin::Latency(id)), worker);
+    }
+
+    /// The connection of a run is open.
+    pub(crate) fn latency_connected(&mut self, id: u64, conn: ConnKey) {
+        let group = self.conns.get(&conn).map(|record| record.group);
+        let granted = group
+            .and_then(|group| self.workers[conn.worker].links.get(&group))
+            .map_or(0, |link| link.inline.granted_bytes);
+        let Some(run) = self.latency.get_mut(&id) else {
+            let order = Command::AbortConn(ConnId(conn.conn));
+            return self.workers[conn.worker].port.send(order);
+        };
+        run.inline_granted = match run.request.inline {
+            InlineUse::On => granted.min(self.inline_cap),
+            InlineUse::Off => 0,
+        };
+        run.stage = Stage::Measuring { conn, size: 0 };
+        // For the whole worker: a latency run is a measurement of an appliance at rest.
+        let port = &mut self.workers[conn.worker].port;
+        port.send(Command::SetInlineCap(run.inline_granted));
+        self.measure(id);
+    }
+
+    /// Orders the next message size from the worker, or ends the run.
+    fn measure(&mut self, id: u64) {
+        let Some(run) = self.latency.get_mut(&id) else {
+            return;
+        };
+        let Stage::Measuring { conn, size } = run.stage else {
+            return;
+        };
+        let Some(bytes) = run.request.sizes.get(size).copied() else {
+            return self.finish_latency(id);
+        };
+        let iterations = run.request.iterations.map(|count| count as usize);
+        let duration_ns = match run.request.seconds {
+            Some(seconds) => (seconds * 1e9) as u64,
+            None => u64::MAX,
+        };
+        let ping = Box::new(PingRun {
+            conn: ConnId(conn.conn),
+            message_bytes: bytes as usize,
+            warmup: WARMUP,
+            duration_ns,
+            samples: Vec::with_capacity(iterations.unwrap_or(SAMPLES_MAX).min(SAMPLES_MAX)),
+            end: PingEnd::Running,
+        });
+        self.workers[conn.worker].port.send(Command::App(ping));
+    }
+
+    /// A worker has measured a size.
+    pub(crate) fn ping_ended(&mut self, run: Box<PingRun>) {
+        let found = self.latency.iter().find(|(_, latency)| {
+            matches!(latency.stage, Stage::Measuring { conn, .. } if conn.conn == run.conn.0)
+        });
+        let Some(id) = found.map(|(id, _)| *id) else {
+            return;
+        };
+        match run.end {
+            PingEnd::Done => {}
+            PingEnd::Lost | PingEnd::Running => {
+                return self.latency_failed(id, "the connection ended during the run".into());
+            }
+            PingEnd::Corrupt => {
+                return self.latency_failed(id, "an answer was not what had been sent".into());
+            }
+        }
+        let mut round_trips: Vec<u64> = run.samples.iter().map(|ns| u64::from(*ns)).collect();
+        let row = LatencyRow::of(run.message_bytes as u32, &mut round_trips);
+        if let Some(latency) = self.latency.get_mut(&id) {
+            latency.rows.extend(row);
+            if let Stage::Measuring { size, .. } = &mut latency.stage {
+                *size += 1;
+            }
+        }
+        self.measure(id);
+    }
+
+    fn finish_latency(&mut self, id: u64) {
+        let Some(run) = self.latency.get_mut(&id) else {
+            return;
+        };
+        let worker = run.worker;
+        let plan = &self.workers[worker].port.plan;
+        let table = LatencyTable {
+            connect: run.request.connect.to_string(),
+            transport: Transport::SmcR,
+            fallback: String::new(),
+            mode: self.workers[worker].port.poll.name().to_string(),
+            local_core: u32::try_from(plan.core).ok(),
+            peer_core: None,
+            inline_granted_bytes: run.inline_granted,
+            bounce_ns: None,
+            rows: std::mem::take(&mut run.rows),
+        };
+        let ticket = run.ticket;
+        let conn = match std::mem::replace(&mut run.stage, Stage::Closing) {
+            Stage::Measuring { conn, .. } => Some(conn),
+            Stage::Connecting(_) | Stage::Handshake | Stage::Closing => None,
+        };
+        let answer = serde_json::to_value(&table)
+            .map_err(|error| RpcError::internal(format!("cannot write the table: {error}")));
+        self.complete(ticket, answer);
+        self.restore_inline(worker);
+        match conn {
+            Some(conn) => {
+                self.workers[conn.worker]
+                    .port
+                    .send(Command::AbortConn(ConnId(conn.conn)));
+            }
+            None => drop(self.latency.remove(&id)),
+        }
+    }
+
+    fn restore_inline(&mut self, worker: usize) {
+        let cap = self.inline_cap;
+        self.workers[worker].port.send(Command::SetInlineCap(cap));
+    }
+
+    /// A run cannot go on.
+    pub(crate) fn latency_failed(&mut self, id: u64, text: String) {
+        let Some(run) = self.latency.remove(&id) else {
+            return;
+        };
+        if let Stage::Connecting(socket) = &run.stage {
+            let _ = self.reactor.remove(socket);
+        }
+        if let Stage::Measuring { conn, .. } = run.stage {
+            self.workers[conn.worker]
+                .port
+                .send(Command::AbortConn(ConnId(conn.conn)));
+        }
+        self.restore_inline(run.worker);
+        self.complete(run.ticket, Err(RpcError::failed(text)));
+    }
+
+    /// The connection of a run has ended.
+    pub(crate) fn latency_ended(&mut self, id: u64) {
+        match self.latency.get(&id).map(|run| &run.stage) {
+            Some(Stage::Closing) => drop(self.latency.remove(&id)),
+            Some(_) => self.latency_failed(id, "the connection ended during the run".into()),
+            None => {}
+        }
+    }
+
+    /// A run whose connection does not come about in time, or whose asker is gone.
+    pub(crate) fn expire_latency(&mut self, now: Instant) {
+        let expired: Vec<u64> = self
+            .latency
+            .iter()
+            .filter(|(_, run)| run.due().is_some_and(|due| due <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in expired {
+            let connect = self
+                .latency
+                .get(&id)
+                .map(|run| run.request.connect.to_string());
+            let text = format!("no connection to {} in time", connect.unwrap_or_default());
+            self.latency_failed(id, text);
+        }
+    }
+
+    /// The client that waits for a run is gone.
+    pub(crate) fn abandon_latency(&mut self, ticket: Ticket) {
+        let found = self.latency.iter().find(|(_, run)| run.ticket == ticket);
+        if let Some(id) = found.map(|(id, _)| *id) {
+            self.latency_failed(id, "nobody waits for the result any more".into());
+        }
+    }
+}
