@@ -267,7 +267,13 @@ impl Outbound {
         if self.submitter.push(&submission, inline).is_err() {
             return false;
         }
-        cell.set_told(consumed_total);
+        // Who writes after reading will wait for an answer; who only writes sends a stream.
+        if consumed_total == cell.told() {
+            self.submitter.skip_demotion();
+        } else {
+            self.submitter.demote_last();
+            cell.set_told(consumed_total);
+        }
         if place.held.take().is_some() {
             self.held.retain(|&held| held != slot);
         }

@@ -110,7 +110,7 @@ pub(super) struct Shared {
     number: u32,
 }
 
-/// Whether the worker can run while a thread of the program polls.
+/// Whether the worker might run while a thread of the program polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cores {
     One,
@@ -639,9 +639,13 @@ fn event_set(members: [BorrowedFd<'_>; 3]) -> Result<OwnedFd, WakeError> {
     Ok(set)
 }
 
+/// Where the kernel lists the cores in use, such as "0-3,6".
+const ONLINE_CORES: &str = "/sys/devices/system/cpu/online";
+
+/// A thread pinned to one core of several says nothing about the worker's core.
 fn cores() -> Cores {
-    match rustix::thread::sched_getaffinity(None) {
-        Ok(cores) if cores.count() == 1 => Cores::One,
+    match std::fs::read_to_string(ONLINE_CORES) {
+        Ok(list) if !list.contains(['-', ',']) => Cores::One,
         Ok(_) | Err(_) => Cores::Several,
     }
 }

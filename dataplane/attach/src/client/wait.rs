@@ -16,6 +16,8 @@ use super::session::{Patience, Shared};
 const POLLS_PER_CLOCK: u32 = 64;
 /// Time of fruitless polling after which the core is offered to others.
 const YIELD_EVERY: Duration = Duration::from_micros(4);
+/// A yield that takes longer has let somebody else run; one that finds nobody takes 0.2 us.
+const OTHERS_RAN: Duration = Duration::from_micros(1);
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,13 @@ pub(super) enum Waited {
     Ready,
     /// The deadline has passed.
     TimedOut,
+}
+
+/// Whether somebody else waits for the core of the polling thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Core {
+    Ours,
+    Wanted,
 }
 
 /// Whether a wait begins by polling.
@@ -56,33 +65,40 @@ impl Shared {
         let start = Instant::now();
         let end = start + self.spin;
         let end = deadline.map_or(end, |deadline| deadline.min(end));
+        let mut core = if self.is_single_core() {
+            Core::Wanted
+        } else {
+            Core::Ours
+        };
         let mut yielded = start;
         loop {
-            if self.poll_burst(interest) {
+            let polls = match core {
+                Core::Ours => POLLS_PER_CLOCK,
+                Core::Wanted => 1,
+            };
+            if self.poll_burst(interest, polls) {
                 return true;
             }
-            let mut now = Instant::now();
+            let now = Instant::now();
             if now >= end {
                 return false;
             }
-            if self.is_single_core() || now - yielded >= YIELD_EVERY {
+            if core == Core::Wanted || now - yielded >= YIELD_EVERY {
                 rustix::thread::sched_yield();
-                now = Instant::now();
-                yielded = now;
-            }
-            if now >= end {
-                return false;
+                yielded = Instant::now();
+                // Who ran may be the worker itself: then polling keeps it from answering.
+                let others_ran = yielded - now >= OTHERS_RAN;
+                core = if others_ran || self.is_single_core() {
+                    Core::Wanted
+                } else {
+                    Core::Ours
+                };
             }
         }
     }
 
     /// A number of polls under one lock; without it if another thread distributes.
-    fn poll_burst(&self, interest: Interest) -> bool {
-        let polls = if self.is_single_core() {
-            1
-        } else {
-            POLLS_PER_CLOCK
-        };
+    fn poll_burst(&self, interest: Interest, polls: u32) -> bool {
         match self.inbound.try_lock() {
             Ok(mut inbound) => {
                 for _ in 0..polls {

@@ -96,6 +96,12 @@ impl Submitter {
         self.lines.demote_last();
     }
 
+    /// Lets [`Submitter::demote_last`] pass over what was pushed so far: for a stream.
+    #[inline]
+    pub fn skip_demotion(&mut self) {
+        self.lines.skip_demotion();
+    }
+
     /// Whether the worker must be woken to see what was pushed. Contains a full fence.
     #[inline]
     pub fn must_wake(&self) -> WakeNeeded {
