@@ -56,8 +56,9 @@ pub const RKEY_RETRY_WAIT: Duration = Duration::from_millis(200);
 pub const RKEY_TRIES: u8 = 5;
 /// Linux's TEST LINK period.
 pub const TEST_LINK_PERIOD: Duration = Duration::from_secs(30);
-/// Requests for rkeys that may wait: one per connection of a full group, and one more.
-pub const RKEY_QUEUE_MAX: usize = 256;
+/// Requests for rkeys that may wait: for each connection of a full group one to announce its buffer
+/// and one to withdraw that of the connection before it.
+pub const RKEY_QUEUE_MAX: usize = 512;
 
 /// An LLC message to be sent.
 pub type Bytes = ArrayVec<u8, 96>;

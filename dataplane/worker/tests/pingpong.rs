@@ -8,12 +8,31 @@ use pollux_worker::{Builtin, Command, PingEnd, Report, TAG_ECHO, TAG_PING, WaitS
 #[test]
 fn messages_of_every_size_come_back_with_every_inline_size() {
     for inline_bytes in [0, 1, 43, 44, 45, 63, 64, 256] {
-        let sizes = Sizes { inline_bytes, ..Sizes::default() };
+        let sizes = Sizes {
+            inline_bytes,
+            ..Sizes::default()
+        };
         let apps = [Builtin::default(), Builtin::default()];
         let clock = ManualClock::default();
         let mut nodes = pair(sizes, apps, &clock, WaitSpec::default());
         connect(&mut nodes, 0, [TAG_PING, TAG_ECHO]);
-        for bytes in [1, 2, 40, 43, 44, 45, 48, 63, 64, 65, 255, 256, 257, 2048, 16 << 10] {
+        for bytes in [
+            1,
+            2,
+            40,
+            43,
+            44,
+            45,
+            48,
+            63,
+            64,
+            65,
+            255,
+            256,
+            257,
+            2048,
+            16 << 10,
+        ] {
             nodes[0].send(Command::App(ping(bytes, 100)));
             let mut end = None;
             for _ in 0..1_000_000 {
@@ -28,7 +47,11 @@ fn messages_of_every_size_come_back_with_every_inline_size() {
                     break;
                 }
             }
-            assert_eq!(end, Some((PingEnd::Done, 100)), "{bytes} bytes, inline {inline_bytes}");
+            assert_eq!(
+                end,
+                Some((PingEnd::Done, 100)),
+                "{bytes} bytes, inline {inline_bytes}"
+            );
         }
     }
 }

@@ -46,7 +46,13 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { send_wr: 64, recv_wr: 64, inline_bytes: 256, ring_bytes: 16 << 10, conns: 4 }
+        Sizes {
+            send_wr: 64,
+            recv_wr: 64,
+            inline_bytes: 256,
+            ring_bytes: 16 << 10,
+            conns: 4,
+        }
     }
 }
 
@@ -73,7 +79,10 @@ impl<A: App, C: Clock> Node<A, C> {
     fn new(fabric: &Fabric, last: u8, sizes: Sizes, app: A, clock: C, wait: WaitSpec) -> Self {
         let device = fabric.open(DeviceOptions::new(gid(last))).expect("device");
         let wake = Wake::new().expect("wake");
-        let spec = PollGroupSpec { cq_entries: 4096, wake: wake.try_clone().expect("clone") };
+        let spec = PollGroupSpec {
+            cq_entries: 4096,
+            wake: wake.try_clone().expect("clone"),
+        };
         let group = device.create_poll_group(&spec).expect("group");
         let caps = QpCaps {
             send_wr: sizes.send_wr,
@@ -82,13 +91,25 @@ impl<A: App, C: Clock> Node<A, C> {
             recv_sge: 1,
             inline_bytes: sizes.inline_bytes,
         };
-        let qp = device.create_qp(group.id(), &QpSpec { kind: QpKind::Rc, caps }).expect("qp");
+        let qp = device
+            .create_qp(
+                group.id(),
+                &QpSpec {
+                    kind: QpKind::Rc,
+                    caps,
+                },
+            )
+            .expect("qp");
         let qpn = qp.qpn();
         let (orders, worker_orders) = spsc::channel(64);
         let (worker_news, news) = spsc::channel(256);
         let mailbox: Mailbox<SoftGroup, A> =
             (worker_orders, worker_news, Wake::new().expect("wake"));
-        let limits = WorkerLimits { conns: sizes.conns, links: 2, sessions: 2 };
+        let limits = WorkerLimits {
+            conns: sizes.conns,
+            links: 2,
+            sessions: 2,
+        };
         let waiting = (wait, wake.try_clone().expect("clone"));
         let worker = Worker::new(group, app, clock, limits, mailbox, waiting);
         let bytes = 2 * sizes.ring_bytes as usize * usize::from(sizes.conns);
@@ -96,8 +117,14 @@ impl<A: App, C: Clock> Node<A, C> {
         let ring_mrs = (0..usize::from(sizes.conns) * 2)
             .map(|ring| {
                 let len = sizes.ring_bytes as usize;
-                let access = if ring % 2 == 0 { Access::LocalOnly } else { Access::RemoteWrite };
-                device.register(&rings, ring * len, len, access).expect("register")
+                let access = if ring % 2 == 0 {
+                    Access::LocalOnly
+                } else {
+                    Access::RemoteWrite
+                };
+                device
+                    .register(&rings, ring * len, len, access)
+                    .expect("register")
             })
             .collect();
         Node {
@@ -116,7 +143,10 @@ impl<A: App, C: Clock> Node<A, C> {
     }
 
     pub fn send(&mut self, order: Command<SoftQp, A::Order>) {
-        assert!(self.orders.push(order).is_ok(), "the mailbox of a test is never full");
+        assert!(
+            self.orders.push(order).is_ok(),
+            "the mailbox of a test is never full"
+        );
     }
 
     /// Connects the queue pair with the other node's and hands it to the worker as link 0.
@@ -131,7 +161,12 @@ impl<A: App, C: Clock> Node<A, C> {
             peer_mac: [0; 6],
             hop_limit: 1,
         };
-        let rts = RtsAttr { sq_psn: 0, timeout: 15, retry_count: 7, rnr_retry: 7 };
+        let rts = RtsAttr {
+            sq_psn: 0,
+            timeout: 15,
+            retry_count: 7,
+            rnr_retry: 7,
+        };
         self.device.to_init(&mut qp).expect("init");
         self.device.to_rtr(&mut qp, &rtr).expect("rtr");
         self.device.to_rts(&mut qp, &rts).expect("rts");
@@ -147,7 +182,15 @@ impl<A: App, C: Clock> Node<A, C> {
                 .expect("register");
             let lkey = mr.lkey();
             self.slot_mrs.push(mr);
-            MessageSlots { span: BufferSpan { region: region.clone(), offset: 0, lkey }, bytes, count }
+            MessageSlots {
+                span: BufferSpan {
+                    region: region.clone(),
+                    offset: 0,
+                    lkey,
+                },
+                bytes,
+                count,
+            }
         };
         let receive = slots(&receive, 256, caps.recv_wr);
         let send = slots(&send, 128, caps.send_wr);
@@ -184,8 +227,15 @@ impl<A: App, C: Clock> Node<A, C> {
             rmbe: span(usize::from(conn) * 2 + 1),
             owner,
         };
-        self.send(Command::ReserveConn { conn: ConnId(conn), link: LinkId(0), token });
-        self.send(Command::OpenConn { conn: ConnId(conn), open: Box::new(OpenConn::new(&spec)) });
+        self.send(Command::ReserveConn {
+            conn: ConnId(conn),
+            link: LinkId(0),
+            token,
+        });
+        self.send(Command::OpenConn {
+            conn: ConnId(conn),
+            open: Box::new(OpenConn::new(&spec)),
+        });
     }
 }
 
