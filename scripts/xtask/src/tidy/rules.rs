@@ -23,10 +23,19 @@ const WRAPPING_PLACES: &[&str] = &[
     "dataplane/proto/src/cursor.rs",
     "dataplane/proto/src/seq.rs",
     "dataplane/ring",
+    // Generations, which tell one life of a place from the next and may start again.
+    "control/src/appliance/places.rs",
+    "dataplane/attach/src/slots.rs",
+    "dataplane/provider/src/soft/table.rs",
+    // Hashes.
+    "control/src/config/paths.rs",
+    "dataplane/provider/src/soft/mod.rs",
 ];
 
 /// The only places that may look at the environment of the process.
-const ENVIRONMENT_PLACES: &[&str] = &["control/src/bin", "scripts"];
+///
+/// `host.rs` looks at the host once, when a program starts; everything else gets what it found.
+const ENVIRONMENT_PLACES: &[&str] = &["control/src/bin", "control/src/host.rs", "scripts"];
 
 /// What runs for every completion.
 const HOT_PLACES: &[&str] = &[
