@@ -4,41 +4,38 @@
 //! peers and programs do, and no source of work can starve the others.
 
 /// Commands from control taken in one pass.
-pub const COMMANDS_PER_PASS: usize = 8;
+pub(crate) const COMMANDS_PER_PASS: usize = 8;
 
 /// Completions reaped in one pass. Sixteen amortises the reap over a burst and still lets the
 /// other sources of work run every few microseconds.
-pub const COMPLETIONS_PER_PASS: usize = 16;
+pub(crate) const COMPLETIONS_PER_PASS: usize = 16;
 
 /// Submissions taken from one program's session in one pass.
-pub const SUBMISSIONS_PER_SESSION: usize = 16;
+pub(crate) const SUBMISSIONS_PER_SESSION: usize = 16;
 
 /// Connections that had to wait for send slots and are served in one pass.
-pub const WAITERS_PER_PASS: usize = 32;
+pub(crate) const WAITERS_PER_PASS: usize = 32;
 
 /// Transmissions (at most two WRITEs and one CDC each) of one connection before it goes to the
 /// end of the queue.
-pub const TRANSMITS_PER_TURN: usize = 4;
+pub(crate) const TRANSMITS_PER_TURN: usize = 4;
 
 /// Most work requests that one transmission needs: two WRITEs and the CDC.
-pub const WORK_REQUESTS_PER_TRANSMIT: u32 = 3;
+pub(crate) const WORK_REQUESTS_PER_TRANSMIT: u32 = 3;
 
 /// Send slots of a link that data may never take: an LLC message must always find one, or the
 /// peer's TEST LINK would go unanswered behind a full queue and the peer would drop the link.
-pub const SEND_SLOTS_FOR_LLC: u32 = 4;
+pub(crate) const SEND_SLOTS_FOR_LLC: u32 = 4;
 
 /// Idle passes between two readings of the clock; about half a microsecond of polling. Timers and
 /// RNR delays are counted in tens of microseconds, so a staler clock would not be noticed.
-pub const IDLE_PASSES_PER_CLOCK: u32 = 16;
-
-/// Passes between two publications of the counters while nothing else makes one due.
-pub const PASSES_PER_STATS: u32 = 1024;
+pub(crate) const IDLE_PASSES_PER_CLOCK: u32 = 16;
 
 /// Longest LLC message the worker carries for control, in bytes: ADD LINK with one rtoken is 88.
 pub const LLC_BYTES_MAX: usize = 96;
 
 /// LLC messages of one link waiting for send slots.
-pub const LLC_BACKLOG: usize = 8;
+pub(crate) const LLC_BACKLOG: usize = 8;
 
 /// Smallest send queue a link may have.
 pub const SEND_QUEUE_MIN: u32 = 2 * (SEND_SLOTS_FOR_LLC + WORK_REQUESTS_PER_TRANSMIT);
@@ -49,4 +46,4 @@ const _: () = assert!(SEND_QUEUE_MIN > SEND_SLOTS_FOR_LLC + WORK_REQUESTS_PER_TR
 const _: () = assert!(WAITERS_PER_PASS >= COMPLETIONS_PER_PASS);
 
 /// Table entries copied into an operator's snapshot in one pass.
-pub const SNAPSHOT_PER_PASS: usize = 16;
+pub(crate) const SNAPSHOT_PER_PASS: usize = 16;

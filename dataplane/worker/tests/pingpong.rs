@@ -36,7 +36,9 @@ fn messages_of_every_size_come_back_with_every_inline_size() {
             nodes[0].send(Command::App(ping(bytes, 100)));
             let mut end = None;
             for _ in 0..1_000_000 {
-                nodes.iter_mut().for_each(|node| drop(node.worker.pass()));
+                for node in &mut nodes {
+                    let _ = node.worker.pass();
+                }
                 clock.advance(100);
                 while let Some(report) = nodes[0].news.pop() {
                     if let Report::App(run) = report {

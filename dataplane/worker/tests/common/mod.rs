@@ -14,16 +14,16 @@ use pollux_worker::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub type Orders<A> = spsc::Producer<Command<SoftQp, <A as App>::Order>>;
-pub type News<A> = spsc::Consumer<Report<SoftQp, <A as App>::Report>>;
+pub(crate) type Orders<A> = spsc::Producer<Command<SoftQp, <A as App>::Order>>;
+pub(crate) type News<A> = spsc::Consumer<Report<SoftQp, <A as App>::Report>>;
 
 /// A clock that only moves when told to, shared by all who hold a clone.
 #[derive(Clone, Default)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub(crate) struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
     #[allow(dead_code, reason = "not every test moves the time")]
-    pub fn advance(&self, ns: u64) {
+    pub(crate) fn advance(&self, ns: u64) {
         self.0.fetch_add(ns, Ordering::Relaxed);
     }
 }
@@ -36,12 +36,12 @@ impl Clock for ManualClock {
 
 /// Sizes of a node; each test picks what it needs.
 #[derive(Clone, Copy)]
-pub struct Sizes {
-    pub send_wr: u32,
-    pub recv_wr: u32,
-    pub inline_bytes: u32,
-    pub ring_bytes: u32,
-    pub conns: u16,
+pub(crate) struct Sizes {
+    pub(crate) send_wr: u32,
+    pub(crate) recv_wr: u32,
+    pub(crate) inline_bytes: u32,
+    pub(crate) ring_bytes: u32,
+    pub(crate) conns: u16,
 }
 
 impl Default for Sizes {
@@ -57,12 +57,13 @@ impl Default for Sizes {
 }
 
 /// One side: a device, a worker, and what control keeps.
-pub struct Node<A: App, C: Clock> {
-    pub device: SoftDevice,
-    pub worker: Worker<SoftGroup, A, C>,
-    pub orders: Orders<A>,
-    pub news: News<A>,
-    pub wake: Wake,
+pub(crate) struct Node<A: App, C: Clock> {
+    pub(crate) device: SoftDevice,
+    pub(crate) worker: Worker<SoftGroup, A, C>,
+    pub(crate) orders: Orders<A>,
+    pub(crate) news: News<A>,
+    #[allow(dead_code, reason = "only tests in which workers sleep wake them")]
+    pub(crate) wake: Wake,
     sizes: Sizes,
     qp: Option<SoftQp>,
     qpn: u32,
@@ -142,7 +143,7 @@ impl<A: App, C: Clock> Node<A, C> {
         }
     }
 
-    pub fn send(&mut self, order: Command<SoftQp, A::Order>) {
+    pub(crate) fn send(&mut self, order: Command<SoftQp, A::Order>) {
         assert!(
             self.orders.push(order).is_ok(),
             "the mailbox of a test is never full"
@@ -199,13 +200,13 @@ impl<A: App, C: Clock> Node<A, C> {
     }
 
     /// Key and address of the RMB of connection `conn`.
-    pub fn rmb(&self, conn: u16) -> (pollux_provider::Rkey, u64) {
+    pub(crate) fn rmb(&self, conn: u16) -> (pollux_provider::Rkey, u64) {
         let mr = &self.ring_mrs[usize::from(conn) * 2 + 1];
         (mr.rkey(), mr.addr())
     }
 
     /// Opens connection `conn` with the ring pair of the same number towards `peer`.
-    pub fn open(&mut self, conn: u16, peer: (pollux_provider::Rkey, u64), owner: Owner) {
+    pub(crate) fn open(&mut self, conn: u16, peer: (pollux_provider::Rkey, u64), owner: Owner) {
         let len = self.sizes.ring_bytes;
         let span = |ring: usize| BufferSpan {
             region: self.rings.clone(),
@@ -244,7 +245,7 @@ fn region_bytes(bytes: u32, count: u32) -> usize {
 }
 
 /// Two nodes with one link between them, made and connected.
-pub fn pair<A: App, C: Clock + Clone>(
+pub(crate) fn pair<A: App, C: Clock + Clone>(
     sizes: Sizes,
     apps: [A; 2],
     clock: &C,
@@ -261,7 +262,7 @@ pub fn pair<A: App, C: Clock + Clone>(
 }
 
 /// Opens connection 0 at both nodes: an application with `tags`.
-pub fn connect<A: App, C: Clock>([a, b]: &mut [Node<A, C>; 2], conn: u16, tags: [u64; 2]) {
+pub(crate) fn connect<A: App, C: Clock>([a, b]: &mut [Node<A, C>; 2], conn: u16, tags: [u64; 2]) {
     let (rmb_a, rmb_b) = (a.rmb(conn), b.rmb(conn));
     a.open(conn, rmb_b, Owner::App(tags[0]));
     b.open(conn, rmb_a, Owner::App(tags[1]));
@@ -269,7 +270,7 @@ pub fn connect<A: App, C: Clock>([a, b]: &mut [Node<A, C>; 2], conn: u16, tags: 
 
 /// A ping-pong run over connection 0.
 #[allow(dead_code, reason = "only the ping-pong tests order one")]
-pub fn ping(bytes: usize, rounds: usize) -> Box<PingRun> {
+pub(crate) fn ping(bytes: usize, rounds: usize) -> Box<PingRun> {
     Box::new(PingRun {
         conn: ConnId(0),
         message_bytes: bytes,
@@ -281,4 +282,4 @@ pub fn ping(bytes: usize, rounds: usize) -> Box<PingRun> {
 }
 
 #[allow(dead_code, reason = "only the tests with the real clock need it")]
-pub type PingNode = Node<Builtin, Tsc>;
+pub(crate) type PingNode = Node<Builtin, Tsc>;
