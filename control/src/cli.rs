@@ -71,6 +71,8 @@ enum Command {
     Latency(Latency),
     /// End the appliance in order.
     Stop(Stop),
+    /// Start two appliances, connect them, stream verified bytes, measure latency, clean up.
+    Demo(DemoOptions),
     /// Look for mistakes in a configuration and for what this host lacks; needs no appliance.
     Check(Check),
     /// Call a method of the control socket; rpc.discover lists them.
@@ -79,6 +81,9 @@ enum Command {
     Completions(Completions),
     /// Write man pages.
     Man(Man),
+    /// Be the appliance, as polluxd is.
+    #[command(hide = true)]
+    Daemon(Daemon),
 }
 
 #[derive(Clone, Copy, Debug, Subcommand)]
@@ -186,6 +191,17 @@ struct Rpc {
     params: Option<String>,
 }
 
+/// The demonstration has no other program than the one that runs.
+#[derive(Clone, Debug, Args)]
+struct Daemon {
+    /// Configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// End when the process with this id, the parent, ends.
+    #[arg(long, value_name = "PID")]
+    end_with_parent: Option<std::num::NonZeroI32>,
+}
+
 #[derive(Clone, Copy, Debug, Args)]
 struct Completions {
     /// The shell.
@@ -205,6 +221,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error).into(),
     };
+    if let Command::Daemon(daemon) = &cli.command {
+        return commands::be_the_appliance(daemon);
+    }
     match commands::run(&cli.global, &cli.command, &Host::current()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => fatal.report("pollux"),

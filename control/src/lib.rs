@@ -2,14 +2,18 @@
 //! JSON-RPC, and the two programs `polluxd` (the appliance) and `pollux` (the operator's tool).
 
 pub mod appliance;
+pub mod bounce;
 pub mod cli;
 pub mod config;
 pub mod core_lock;
 pub mod cores;
+pub mod demo;
 pub mod exit;
 pub mod gateway;
+pub mod hist;
 pub mod host;
 pub mod log;
+pub mod measure;
 pub mod nearest;
 pub mod reactor;
 pub mod rpc;

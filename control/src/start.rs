@@ -98,7 +98,12 @@ pub fn main(
         Ok(options) => options,
         Err(error) => return cli::usage(&error).into(),
     };
-    match run(&options, serve) {
+    start(&options, serve)
+}
+
+/// Runs `polluxd` with options that are read already, to its exit code.
+pub fn start(options: &Options, serve: impl FnOnce(Prepared) -> Result<(), Fatal>) -> ExitCode {
+    match run(options, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => fatal.report("polluxd"),
     }

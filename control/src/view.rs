@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::latency::{LatencyRow, LatencyTable, Transport};
+pub use self::latency::{LATENCY_COLUMNS, LatencyRow, LatencyTable, Transport};
 pub use self::text::View;
 use crate::config::{Config, PollMode};
 use crate::words::words;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use quanta::Clock;
 use thiserror::Error;
 
-use crate::hist::Samples;
+use pollux_control::hist::Samples;
 
 /// Round trips before the first sample of each size: they pay for cold caches, page faults and the
 /// slow start of a connection.

@@ -2,9 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`bounce`] | how long a cache line takes from one core to another: the limit of everything else |
 //! | [`loop_spec`] | `msg_size:1:2K:*2`: the message sizes of one run, as qperf has them |
-//! | [`hist`] | collects round trips and sums them up |
 //! | [`table`] | prints the result, for people and as JSON |
 //! | [`lat`] | the ping-pong itself, over any byte stream |
 //! | [`tcp`] | the ping-pong's stream over plain TCP, and the echo at its other end |
@@ -12,8 +10,6 @@
 //! Every figure that leaves this crate is one way, that is half of a round trip, and stands beside
 //! the bounce of the same run: machines drift, and the ratio of the two does not.
 
-pub mod bounce;
-pub mod hist;
 pub mod lat;
 pub mod loop_spec;
 pub mod table;

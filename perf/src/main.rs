@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pollux_perf::bounce::{self, BounceSpec, allowed_cores, pin_to};
+use pollux_control::bounce::{self, BounceSpec, allowed_cores, pin_to};
+use pollux_control::view::LatencyRow;
 use pollux_perf::lat::{Limit, ping};
 use pollux_perf::loop_spec::{LoopSpec, SIZES_MAX, parse_size, sizes_of};
-use pollux_perf::table::{
-    self, BounceOrReason, Build, Cores, Mode, Report, Row, Setting, Transport,
-};
+use pollux_perf::table::{self, BounceOrReason, Build, Cores, Mode, Report, Setting, Transport};
 use pollux_perf::tcp::{self, TcpChannel, TcpWait};
 use quanta::Clock;
 
@@ -242,12 +241,12 @@ fn run_lat(arguments: &LatArguments) -> Result<()> {
     let mut rows = Vec::with_capacity(sizes.len());
     for bytes in sizes {
         let samples = ping(&mut channel, &clock, bytes, limit)?;
-        let row = Row {
+        let row = LatencyRow {
             bytes,
             summary: samples.summary(),
         };
         if !arguments.json {
-            table::write_row(&mut out, &row)?;
+            writeln!(out, "{}", row.line())?;
             out.flush()?;
         }
         rows.push(row);

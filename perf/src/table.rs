@@ -8,26 +8,8 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use crate::bounce::{Bounce, CoreList};
-use crate::hist::Summary;
-
-/// Names of the columns, in order. All but the first two are in microseconds, one way.
-pub const COLUMNS: [&str; 10] = [
-    "#bytes",
-    "#iterations",
-    "t_min",
-    "t_p50",
-    "t_avg",
-    "t_p90",
-    "t_p99",
-    "t_p99.9",
-    "t_max",
-    "stdev",
-];
-
-const BYTES_WIDTH: usize = 8;
-const ITERATIONS_WIDTH: usize = 12;
-const TIME_WIDTH: usize = 11;
+use pollux_control::bounce::{Bounce, CoreList};
+use pollux_control::view::LatencyRow;
 
 /// What a run was made on and with.
 #[derive(Clone, Debug, Serialize)]
@@ -120,16 +102,6 @@ pub enum BounceOrReason {
     },
 }
 
-/// The result for one message size.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// Size of each message, in bytes.
-    pub bytes: u32,
-    /// What came out.
-    #[serde(flatten)]
-    pub summary: Summary,
-}
-
 /// A whole run, for JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -146,13 +118,13 @@ pub struct Report {
     /// changed underneath.
     pub bounce_after: BounceOrReason,
     /// One element for each message size.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LatencyRow>,
 }
 
 impl Report {
     /// Puts a run together.
     #[must_use]
-    pub fn new(setting: Setting, bounce_after: BounceOrReason, rows: Vec<Row>) -> Report {
+    pub fn new(setting: Setting, bounce_after: BounceOrReason, rows: Vec<LatencyRow>) -> Report {
         Report {
             version: 1,
             unit: "us",
@@ -199,43 +171,7 @@ pub fn write_head(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
     }
     writeln!(out, "# bounce     {}", setting.bounce_before)?;
     writeln!(out, "# times in usec, one way (half of round trip)")?;
-    let [bytes, iterations, times @ ..] = COLUMNS;
-    write!(out, "{bytes:>BYTES_WIDTH$}{iterations:>ITERATIONS_WIDTH$}")?;
-    for name in times {
-        write!(out, "{name:>TIME_WIDTH$}")?;
-    }
-    writeln!(out)
-}
-
-/// Writes one row.
-///
-/// # Errors
-///
-/// What `out` says.
-pub fn write_row(out: &mut impl Write, row: &Row) -> io::Result<()> {
-    let Summary {
-        iterations,
-        min,
-        p50,
-        avg,
-        p90,
-        p99,
-        p99_9,
-        max,
-        stdev,
-    } = row.summary;
-    write!(
-        out,
-        "{:>BYTES_WIDTH$}{iterations:>ITERATIONS_WIDTH$}",
-        row.bytes
-    )?;
-    for time in [min, p50, avg, p90, p99, p99_9, max, stdev] {
-        match time {
-            Some(time) => write!(out, "{time:>TIME_WIDTH$.3}")?,
-            None => write!(out, "{:>TIME_WIDTH$}", "n/a")?,
-        }
-    }
-    writeln!(out)
+    writeln!(out, "{}", LatencyRow::heading())
 }
 
 /// Writes the bounce after the run.
@@ -298,7 +234,7 @@ impl fmt::Display for BounceOrReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bounce::{Siblings, Spread};
+    use pollux_control::bounce::{Siblings, Spread};
 
     fn bounce() -> BounceOrReason {
         let spread = |median_ns| Spread {
@@ -329,22 +265,8 @@ mod tests {
         }
     }
 
-    fn row() -> Row {
-        let summary = Summary {
-            iterations: 1_000,
-            min: Some(1.0),
-            p50: Some(1.5),
-            avg: Some(1.625),
-            p90: Some(2.0),
-            p99: Some(30.25),
-            p99_9: None,
-            max: Some(12_345.678_9),
-            stdev: Some(0.000_4),
-        };
-        Row {
-            bytes: 2048,
-            summary,
-        }
+    fn row() -> LatencyRow {
+        LatencyRow::of(2048, [2_000_u64; 1_000]).unwrap()
     }
 
     fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
@@ -398,18 +320,6 @@ mod tests {
     }
 
     #[test]
-    fn a_row_stands_under_its_columns() {
-        let line = text(|out| write_row(out, &row()));
-        assert_eq!(
-            line,
-            "    2048        1000      1.000      1.500      1.625      2.000     30.250        \
-             n/a  12345.679      0.000\n"
-        );
-        let head = text(|out| write_head(out, &setting()));
-        assert_eq!(line.len(), head.lines().last().unwrap().len() + 1);
-    }
-
-    #[test]
     fn json_has_nothing_where_the_table_has_no_figure() {
         let report = Report::new(setting(), bounce(), vec![row()]);
         let value: serde_json::Value =
@@ -422,7 +332,7 @@ mod tests {
         assert_eq!(value["inline_bytes"], 256);
         assert_eq!(value["bounce_before"]["two_lines"]["median_ns"], 90.0);
         assert_eq!(value["rows"][0]["bytes"], 2048);
-        assert_eq!(value["rows"][0]["p99"], 30.25);
+        assert_eq!(value["rows"][0]["p99"], 1.0);
         assert!(value["rows"][0]["p99.9"].is_null());
     }
 

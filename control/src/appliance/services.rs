@@ -226,8 +226,8 @@ where
                 return self.latency_failed(id, "an answer was not what had been sent".into());
             }
         }
-        let mut round_trips: Vec<u64> = run.samples.iter().map(|ns| u64::from(*ns)).collect();
-        let row = LatencyRow::of(run.message_bytes as u32, &mut round_trips);
+        let round_trips = run.samples.iter().map(|ns| u64::from(*ns));
+        let row = LatencyRow::of(run.message_bytes as u32, round_trips);
         if let Some(latency) = self.latency.get_mut(&id) {
             latency.rows.extend(row);
             if let Stage::Measuring { size, .. } = &mut latency.stage {

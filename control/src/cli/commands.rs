@@ -2,19 +2,26 @@
 
 use std::io;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::output::{Reader, emit, emit_part};
-use super::{Check, Command, Completions, Global, Latency, Man, Rpc, Set, Show, Stats, Stop};
+use super::{
+    Check, Command, Completions, Daemon, Global, Latency, Man, Rpc, Set, Show, Stats, Stop,
+};
 use crate::config::Config;
+use crate::demo;
 use crate::exit::{ExitStatus, Fatal};
 use crate::host::Host;
+use crate::measure::{self, typed};
 use crate::rpc::{
     CALL_TIMEOUT, Client, ClientError, LatencyRequest, Method, PollRequest, RpcError,
 };
@@ -24,19 +31,17 @@ use crate::view::{
     StatsView, VersionView, View, WorkerView,
 };
 
-/// How long a measurement may take beyond the time that it was asked to run: the handshake and
-/// the slowest first round trips.
-const LATENCY_SLACK: Duration = Duration::from_secs(15);
-
-/// How long a measurement may take that was given a number of round trips.
-const LATENCY_LONGEST: Duration = Duration::from_secs(3600);
-
 /// Runs a subcommand.
 pub(super) fn run(global: &Global, command: &Command, host: &Host) -> Result<(), Fatal> {
     match command {
         Command::Check(check) => return check_config(global, check, host),
         Command::Completions(completions) => return print_completions(*completions),
         Command::Man(man) => return write_man_pages(man),
+        Command::Demo(_) if global.json => {
+            let text = "the demonstration has no JSON; pollux latency --json has";
+            return Err(Fatal::new(ExitStatus::Usage, text));
+        }
+        Command::Demo(options) => return demo::run(options, host),
         _ => {}
     }
     let mut asker = Asker::connect(global, host)?;
@@ -47,8 +52,30 @@ pub(super) fn run(global: &Global, command: &Command, host: &Host) -> Result<(),
         Command::Latency(latency) => asker.latency(latency),
         Command::Stop(stop) => asker.stop(stop),
         Command::Rpc(rpc) => asker.rpc(rpc),
-        Command::Check(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
+        Command::Check(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Demo(_)
+        | Command::Daemon(_) => Ok(()),
     }
+}
+
+/// Runs the appliance in this process, to its exit code.
+pub(super) fn be_the_appliance(daemon: &Daemon) -> ExitCode {
+    if let Some(parent) = daemon.end_with_parent {
+        let asked = set_parent_process_death_signal(Some(Signal::TERM));
+        // It may have ended before the signal was asked for.
+        let lives = getppid().is_some_and(|pid| pid.as_raw_nonzero() == parent);
+        if asked.is_err() || !lives {
+            let text = format!("the process that started this one, {parent}, has ended");
+            return Fatal::unavailable(text).report("polluxd");
+        }
+    }
+    let options = start::Options {
+        config: Some(daemon.config.clone()),
+        ..start::Options::default()
+    };
+    start::start(&options, crate::appliance::serve)
 }
 
 /// A connection to an appliance, and how to print what it says.
@@ -202,14 +229,7 @@ impl Asker<'_> {
         }
         // The defaults of the method, to know how long it runs.
         let asked: LatencyRequest = typed(Method::LatencyRun, request.clone())?;
-        let limit = match asked.iterations {
-            Some(_) => LATENCY_LONGEST,
-            None => {
-                let each = Duration::from_secs_f64(asked.seconds.unwrap_or(1.0));
-                each.saturating_mul(u32::try_from(asked.sizes.len()).unwrap_or(u32::MAX))
-                    .saturating_add(LATENCY_SLACK)
-            }
-        };
+        let limit = measure::limit(&asked);
         self.print::<LatencyTable>(Method::LatencyRun, request, limit)
     }
 
@@ -272,18 +292,9 @@ impl Asker<'_> {
             Some(text) => serde_json::from_str(text)
                 .map_err(|error| usage(format!("PARAMS is no JSON ({text}): {error}")))?,
         };
-        let result = self.call(method, params, LATENCY_LONGEST)?;
+        let result = self.call(method, params, measure::LONGEST)?;
         emit_json(&result)
     }
-}
-
-fn typed<T: DeserializeOwned>(method: Method, result: Value) -> Result<T, Fatal> {
-    serde_json::from_value(result).map_err(|error| {
-        Fatal::unavailable(format!(
-            "the appliance's answer to {method} is of another version ({error}); use the pollux \
-             of its version, or --json"
-        ))
-    })
 }
 
 fn params(request: &impl Serialize) -> Result<Value, Fatal> {

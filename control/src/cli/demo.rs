@@ -5,21 +5,26 @@ use clap::Args;
 use crate::cores::CoreSet;
 
 /// What the demonstration should do. It starts two appliances of its own on this host, connects
-/// them over the soft fabric, and shows what SMC-R and inline sends are worth.
+/// them over the soft fabric, streams random bytes and compares them, and measures latency with
+/// inline off and on. Needs no network adapter and no privilege.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct DemoOptions {
     /// Fewer sizes and shorter runs; ends within some seconds.
     #[arg(long)]
     pub quick: bool,
-    /// How long each measurement runs [default: 1, with --quick 0.2].
+    /// How long each measurement runs [default: 0.4, with --quick 0.05].
     #[arg(long, value_name = "SECONDS", value_parser = super::seconds)]
     pub seconds: Option<f64>,
     /// Leave the appliances running, and tell how to look at them.
     #[arg(long)]
     pub keep: bool,
-    /// Cores for the workers, as 0,1 or 0x3; without it, the last ones that are allowed.
+    /// Cores for the workers, as 0,1 or 0x3; without it, two of those that are allowed, of two
+    /// physical cores if there are.
     #[arg(long, value_name = "LIST")]
     pub cores: Option<CoreSet>,
+    /// Folder of the core locks; without it, that of all appliances.
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub lock_dir: Option<std::path::PathBuf>,
 }
 
 #[cfg(test)]
@@ -44,6 +49,7 @@ mod tests {
             seconds: Some(0.5),
             keep: false,
             cores,
+            lock_dir: None,
         };
         assert_eq!(options, expected);
         assert!(Demo::try_parse_from(["demo", "--cores", "x"]).is_err());

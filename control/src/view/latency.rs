@@ -1,8 +1,11 @@
 //! The result of a latency measurement.
 
+use std::borrow::Borrow;
+
 use serde::{Deserialize, Serialize};
 
-use super::text::{Column, View, table};
+use super::text::View;
+use crate::hist::{Samples, Summary};
 use crate::words::words;
 
 words! {
@@ -39,77 +42,87 @@ pub struct LatencyTable {
     pub rows: Vec<LatencyRow>,
 }
 
-/// Latency of one message size. Times are in microseconds, one way. A percentile is `None` when
-/// fewer than 10 samples lie above it, because then it is noise.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Latency of one message size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
     /// Message size.
     pub bytes: u32,
-    /// Round trips measured.
-    pub iterations: u64,
-    /// Least.
-    pub t_min: f64,
-    /// Median.
-    pub p50: Option<f64>,
-    /// Mean.
-    pub avg: f64,
-    /// 90th percentile.
-    pub p90: Option<f64>,
-    /// 99th percentile.
-    pub p99: Option<f64>,
-    /// 99.9th percentile.
-    pub p99_9: Option<f64>,
-    /// Greatest.
-    pub max: f64,
-    /// Standard deviation.
-    pub stdev: f64,
+    /// What came out, in microseconds one way.
+    #[serde(flatten)]
+    pub summary: Summary,
 }
 
-/// Samples that must lie above a percentile for it to mean something.
-const SAMPLES_ABOVE_MIN: u64 = 10;
+/// Names of the columns, in order. All but the first two are in microseconds, one way.
+pub const LATENCY_COLUMNS: [&str; 10] = [
+    "#bytes",
+    "#iterations",
+    "t_min",
+    "t_p50",
+    "t_avg",
+    "t_p90",
+    "t_p99",
+    "t_p99.9",
+    "t_max",
+    "stdev",
+];
+
+const BYTES_WIDTH: usize = 8;
+const ITERATIONS_WIDTH: usize = 12;
+const TIME_WIDTH: usize = 11;
 
 impl LatencyRow {
-    /// Evaluates round trips, given in nanoseconds. Sorts the samples. `None` without samples.
+    /// Evaluates round trips, given in nanoseconds. `None` without samples.
     #[must_use]
-    pub fn of(bytes: u32, round_trips_ns: &mut [u64]) -> Option<LatencyRow> {
-        round_trips_ns.sort_unstable();
-        let samples: &[u64] = round_trips_ns;
-        let (first, last) = (*samples.first()?, *samples.last()?);
-        let count = samples.len() as f64;
-        // One way, in microseconds.
-        let time = |ns: f64| ns / 2000.0;
-        let mean = samples.iter().map(|ns| *ns as f64).sum::<f64>() / count;
-        let variance = samples
-            .iter()
-            .map(|ns| (*ns as f64 - mean).powi(2))
-            .sum::<f64>()
-            / count;
-        let percentile = |per_mille: u64| {
-            let index = percentile_index(samples.len() as u64, per_mille)?;
-            samples
-                .get(usize::try_from(index).ok()?)
-                .map(|ns| time(*ns as f64))
-        };
-        Some(LatencyRow {
+    pub fn of(
+        bytes: u32,
+        round_trips_ns: impl IntoIterator<Item = impl Borrow<u64>>,
+    ) -> Option<LatencyRow> {
+        let mut samples = Samples::new();
+        for round_trip_ns in round_trips_ns {
+            samples.record(*round_trip_ns.borrow());
+        }
+        (samples.count() > 0).then(|| LatencyRow {
             bytes,
-            iterations: samples.len() as u64,
-            t_min: time(first as f64),
-            p50: percentile(500),
-            avg: time(mean),
-            p90: percentile(900),
-            p99: percentile(990),
-            p99_9: percentile(999),
-            max: time(last as f64),
-            stdev: time(variance.sqrt()),
+            summary: samples.summary(),
         })
     }
-}
 
-/// Where the percentile lies among `count` sorted samples, or `None` when too few lie above it.
-fn percentile_index(count: u64, per_mille: u64) -> Option<u64> {
-    let rank = u64::try_from((u128::from(count) * u128::from(per_mille)).div_ceil(1000)).ok()?;
-    let index = rank.max(1) - 1;
-    (count.checked_sub(index + 1)? >= SAMPLES_ABOVE_MIN).then_some(index)
+    /// The names of the columns, over [`LatencyRow::line`], without a line end.
+    #[must_use]
+    pub fn heading() -> String {
+        let [bytes, iterations, times @ ..] = LATENCY_COLUMNS;
+        let mut line = format!("{bytes:>BYTES_WIDTH$}{iterations:>ITERATIONS_WIDTH$}");
+        for name in times {
+            line.push_str(&format!("{name:>TIME_WIDTH$}"));
+        }
+        line
+    }
+
+    /// The row as text. Its columns have fixed widths, so that it can be printed as soon as it is
+    /// there; without a line end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Summary {
+            iterations,
+            min,
+            p50,
+            avg,
+            p90,
+            p99,
+            p99_9,
+            max,
+            stdev,
+        } = self.summary;
+        let bytes = self.bytes;
+        let mut line = format!("{bytes:>BYTES_WIDTH$}{iterations:>ITERATIONS_WIDTH$}");
+        for time in [min, p50, avg, p90, p99, p99_9, max, stdev] {
+            line.push_str(&match time {
+                Some(time) => format!("{time:>TIME_WIDTH$.3}"),
+                None => format!("{:>TIME_WIDTH$}", "n/a"),
+            });
+        }
+        line
+    }
 }
 
 impl View for LatencyTable {
@@ -125,41 +138,18 @@ impl View for LatencyTable {
         let mut text = format!(
             "# latency to {}, one way (half of the round trip), in microseconds\n\
              # transport: {transport}\n\
-             # cores: local {}, peer {}; poll mode {}{bounce}\n",
+             # cores: local {}, peer {}; poll mode {}{bounce}\n\
+             {}\n",
             self.connect,
             core(self.local_core),
             core(self.peer_core),
             self.mode,
+            LatencyRow::heading(),
         );
-        let columns = [
-            "#bytes",
-            "#iterations",
-            "t_min",
-            "t_p50",
-            "t_avg",
-            "t_p90",
-            "t_p99",
-            "t_p99.9",
-            "t_max",
-            "stdev",
-        ];
-        let time = |us: f64| format!("{us:.3}");
-        let maybe = |us: Option<f64>| us.map_or("n/a".to_string(), time);
-        let rows = self.rows.iter().map(|row| {
-            vec![
-                row.bytes.to_string(),
-                row.iterations.to_string(),
-                time(row.t_min),
-                maybe(row.p50),
-                time(row.avg),
-                maybe(row.p90),
-                maybe(row.p99),
-                maybe(row.p99_9),
-                time(row.max),
-                time(row.stdev),
-            ]
-        });
-        text.push_str(&table(&columns.map(Column::Number), rows));
+        for row in &self.rows {
+            text.push_str(&row.line());
+            text.push('\n');
+        }
         text
     }
 }
@@ -169,40 +159,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_one_way_and_percentiles_need_ten_samples_above() {
-        // Round trips of 2, 4, ... 200 microseconds: one way 1 to 100.
-        let mut samples: Vec<u64> = (1..=100).rev().map(|us| us * 2000).collect();
-        let row = LatencyRow::of(8, &mut samples).expect("samples");
-        assert_eq!((row.t_min, row.max, row.avg), (1.0, 100.0, 50.5));
-        assert_eq!(
-            (row.p50, row.p90, row.p99, row.p99_9),
-            (Some(50.0), Some(90.0), None, None)
-        );
-        assert!((row.stdev - 28.866).abs() < 0.001);
-    }
-
-    #[test]
-    fn a_percentile_with_nine_samples_above_is_left_out() {
-        assert_eq!(percentile_index(100, 900), Some(89));
-        assert_eq!(percentile_index(99, 900), None);
-        assert_eq!(percentile_index(10_000, 999), Some(9_989));
-        assert_eq!(percentile_index(9_999, 999), None);
-        assert_eq!(percentile_index(0, 500), None);
-    }
-
-    #[test]
-    fn few_samples_give_few_numbers_and_none_gives_no_row() {
-        let row = LatencyRow::of(1, &mut [3000, 1000, 2000]).expect("samples");
-        assert_eq!(
-            (row.p50, row.p90, row.p99, row.p99_9),
-            (None, None, None, None)
-        );
-        assert_eq!(LatencyRow::of(1, &mut []), None);
+    fn rows_are_made_of_round_trips_and_none_gives_no_row() {
+        let row = LatencyRow::of(8, (1..=100).map(|us| us * 2000_u64)).expect("samples");
+        assert_eq!((row.bytes, row.summary.iterations), (8, 100));
+        assert_eq!((row.summary.min, row.summary.max), (Some(1.0), Some(100.0)));
+        assert_eq!(LatencyRow::of(1, &[0_u64; 0]), None);
     }
 
     #[test]
     fn the_table_has_the_columns_of_the_trade_and_tells_its_circumstances() {
-        let mut samples: Vec<u64> = (1..=100).map(|us| us * 2000).collect();
         let table = LatencyTable {
             connect: "127.0.0.1:7001".into(),
             transport: Transport::SmcR,
@@ -212,15 +177,17 @@ mod tests {
             peer_core: None,
             inline_granted_bytes: 256,
             bounce_ns: Some(63.2),
-            rows: LatencyRow::of(64, &mut samples).into_iter().collect(),
+            rows: LatencyRow::of(64, [2000_u64; 100]).into_iter().collect(),
         };
         assert_eq!(
             table.text(),
             "# latency to 127.0.0.1:7001, one way (half of the round trip), in microseconds\n\
              # transport: smc-r, inline up to 256 bytes\n\
-             # cores: local 1, peer ?; poll mode busy; a cache line there and back takes 63 ns\n\
-             #bytes  #iterations  t_min   t_p50   t_avg   t_p90  t_p99  t_p99.9    t_max   stdev\n\
-             \x20   64          100  1.000  50.000  50.500  90.000    n/a      n/a  100.000  28.866\n"
+             # cores: local 1, peer ?; poll mode busy; a cache line there and back takes 63 ns\n  \
+             #bytes #iterations      t_min      t_p50      t_avg      t_p90      t_p99    \
+             t_p99.9      t_max      stdev\n      \
+             64         100      1.000      1.000      1.000      1.000        n/a        \
+             n/a      1.000      0.000\n"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Collects round trips and sums them up one way.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Longest round trip that is told apart, in nanoseconds: a minute. A longer one counts as this.
 const ROUND_TRIP_NS_MAX: u64 = 60_000_000_000;
@@ -22,7 +22,7 @@ pub struct Samples {
 
 /// One way, that is half of the round trip, in microseconds. What cannot be said is `None`: all but
 /// the count where there is no sample, a percentile where fewer than ten samples lie above it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of samples.
     pub iterations: u64,

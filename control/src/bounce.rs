@@ -263,7 +263,11 @@ pub fn measure(spec: &BounceSpec) -> Result<Bounce, BounceError> {
 
 /// The first allowed core and the first after it that is another physical core, or simply the
 /// second where there is none.
-fn choose(allowed: CoreList) -> Result<[usize; 2], BounceError> {
+///
+/// # Errors
+///
+/// [`BounceError::OneCore`].
+pub fn choose(allowed: CoreList) -> Result<[usize; 2], BounceError> {
     let [first, others @ ..] = allowed.0.as_slice() else {
         return Err(BounceError::OneCore { allowed });
     };
