@@ -184,6 +184,27 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
+    /// Lets a connection wait until a completion frees send slots of its link. It counts as queued.
+    #[cold]
+    pub(crate) fn wait_for_slot(&mut self, conn: ConnId) {
+        let Some(place) = self.conns.get_mut(at(conn)) else { return };
+        if place.queued == Queued::Yes {
+            return;
+        }
+        let id = place.link;
+        if let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut()) {
+            place.queued = Queued::Yes;
+            link.waiters.push_back(conn);
+        }
+    }
+
+    /// Queues the connections that waited for send slots of a link.
+    pub(crate) fn wake_waiters(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut()) {
+            self.ready.extend(link.waiters.drain(..));
+        }
+    }
+
     /// Takes the next connection to be served.
     #[inline]
     pub(crate) fn dequeue(&mut self) -> Option<ConnId> {
@@ -239,6 +260,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Resets every connection of a link and queues it, so that its owner learns of it.
     pub(crate) fn reset_conns_of(&mut self, link: LinkId) {
+        self.wake_waiters(link);
         for index in 0..self.conns.len() {
             let place = &mut self.conns[index];
             if place.link != link {

@@ -25,6 +25,9 @@ pub(crate) enum LinkState {
     Failed(WcStatus),
 }
 
+/// Most connections of a link group, as its handshake can agree on.
+const CONNS_MAX: usize = 255;
+
 /// The send side's accounting is in sequence numbers: `posted` work requests so far, of which
 /// `completed` are known to be done. The provider frees a slot only with a completion that covers
 /// it, so at least one request in every quarter of the queue asks for one.
@@ -44,6 +47,8 @@ pub struct Link {
     pub(crate) send: MessageSlots,
     pub(crate) covered: VecDeque<Covered>,
     pub(crate) llc_backlog: ArrayVec<LlcBytes, LLC_BACKLOG>,
+    /// Connections that found no send slot, in the order in which they came.
+    pub(crate) waiters: VecDeque<ConnId>,
     /// Work was posted since the last doorbell.
     pub(crate) touched: Touched,
     pub(crate) conns: u32,
@@ -78,6 +83,7 @@ impl Link {
             send,
             covered: VecDeque::with_capacity(depth as usize),
             llc_backlog: ArrayVec::new(),
+            waiters: VecDeque::with_capacity(CONNS_MAX),
             touched: Touched::No,
             conns: 0,
         }

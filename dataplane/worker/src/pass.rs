@@ -106,6 +106,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         self.publish(conn);
         match turn {
             Turn::More => self.enqueue(conn),
+            Turn::NoSlot => self.wait_for_slot(conn),
             Turn::Done => self.settle(app, conn),
         }
     }

@@ -52,6 +52,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
         }
         self.flush_llc_backlog(id);
+        self.wake_waiters(id);
     }
 
     #[inline]

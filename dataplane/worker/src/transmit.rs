@@ -16,7 +16,10 @@ use pollux_wire::cdc::CDC_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Done,
+    /// Its budget is used up: it goes to the end of the queue.
     More,
+    /// The link has no send slot for it: it waits for a completion.
+    NoSlot,
 }
 
 /// Posts one chunk of a transmission.
@@ -150,10 +153,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             return Turn::Done;
         }
         let mut posted = Ok(());
+        let mut more = Turn::More;
         let mut count = 0;
         while count < TRANSMITS_PER_TURN && open.proto.wants_transmit() {
             if link.free_for_data() < WORK_REQUESTS_PER_TRANSMIT {
                 self.figures.send_waits += 1;
+                more = Turn::NoSlot;
                 break;
             }
             if !open
