@@ -1,16 +1,19 @@
-//! The hunt for a lost wake-up: both halves arm, look, sleep and wake each other for ever, and no
-//! time-out helps either of them.
+//! The hunt for a lost wake-up: both halves arm, look, sleep and wake each other, and no time-out
+//! helps either of them.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use pollux_attach::layout::{Layout, Shape};
-use pollux_attach::shared::{ProgramSide, SlotNews, Submission, SubmissionOp, WorkerSide};
+use pollux_attach::shared::{
+    Inline, ProgramSide, SlotNews, Submission, SubmissionOp, Submitter, WakeNeeded, WorkerSide,
+};
 use pollux_ring::{Wake, WakeReceiver, WakeSender, WakeSet, wake_channel};
 
 use crate::support::Random;
 
 /// Bytes that go back and forth, one for each message.
-const ROUNDS: u64 = 300_000;
+const ROUNDS: u64 = 200_000;
 
 struct Worker {
     side: WorkerSide,
@@ -105,16 +108,7 @@ impl Program {
     }
 
     fn push(&mut self, prepared_total: u64) {
-        let submission = Submission {
-            op: SubmissionOp::Kick,
-            slot: 0,
-            generation: 1,
-            prepared_total,
-            consumed_total: 0,
-        };
-        let inline = pollux_attach::shared::Inline::NONE;
-        self.side.submitter.push(&submission, inline).expect("room");
-        if self.side.submitter.must_wake().is_needed() {
+        if push(&mut self.side.submitter, prepared_total).is_needed() {
             self.worker_wake.signal().expect("wake");
         }
     }
@@ -129,6 +123,18 @@ impl Program {
         self.side.events.disarm();
         self.wake.drain().expect("drain");
     }
+}
+
+fn push(submitter: &mut Submitter, prepared_total: u64) -> WakeNeeded {
+    let submission = Submission {
+        op: SubmissionOp::Kick,
+        slot: 0,
+        generation: 1,
+        prepared_total,
+        consumed_total: 0,
+    };
+    submitter.push(&submission, Inline::NONE).expect("room");
+    submitter.must_wake()
 }
 
 /// A short random delay, so that the two sides meet at every step of each other.
@@ -175,4 +181,89 @@ fn no_wake_up_is_lost_between_arming_and_pushing() {
     // The hunt is one only if both sides often armed, and found work in the last moment.
     assert!(arms > 1000 && worker_arms > 1000, "{arms} {worker_arms}");
     assert!(sleeps > 0 && worker_sleeps > 0, "{sleeps} {worker_sleeps}");
+}
+
+/// Meetings of the two sides in [`sleeper_sees_the_news_or_the_waker_sees_the_sleeper`].
+const MEETINGS: u64 = 100_000;
+
+/// A place where two threads wait for each other, so that they go on within nanoseconds.
+#[derive(Default)]
+struct Meeting {
+    arrived: [AtomicU64; 2],
+}
+
+impl Meeting {
+    /// Arrives as `who` for the `count`th time.
+    fn meet(&self, who: usize, count: u64) {
+        self.arrived[who].store(count, Ordering::Release);
+        let mut polls = 0u32;
+        while self.arrived[1 - who].load(Ordering::Acquire) < count {
+            polls += 1;
+            if polls.is_multiple_of(200) {
+                thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[test]
+fn sleeper_sees_the_news_or_the_waker_sees_the_sleeper() {
+    let layout = Layout::of(Shape::new(1, 1 << 20, 4096).expect("shape"));
+    let segment = layout.create_segment("session").expect("segment");
+    let mut worker = WorkerSide::new(segment.clone(), layout).expect("worker side");
+    assert!(worker.open_slot(0, 1));
+    let ProgramSide {
+        mut submitter,
+        mut events,
+        ..
+    } = ProgramSide::open(&segment).expect("program side");
+    let meeting = Meeting::default();
+    // What the worker saw or did in a round.
+    let worker_noticed = AtomicBool::new(false);
+    let mut lost = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(1);
+            for round in 0..MEETINGS {
+                meeting.meet(0, 2 * round + 1);
+                (0..random.below(20)).for_each(|_| std::hint::spin_loop());
+                let noticed = if round % 2 == 0 {
+                    worker.arm();
+                    worker.has_submission()
+                } else {
+                    worker.publish(
+                        0,
+                        &SlotNews {
+                            reclaimed: round,
+                            ..SlotNews::default()
+                        },
+                    );
+                    worker.flush_events().is_needed()
+                };
+                worker_noticed.store(noticed, Ordering::Relaxed);
+                meeting.meet(0, 2 * round + 2);
+                worker.disarm();
+                while worker.poll().is_some() {}
+            }
+        });
+        let mut random = Random::new(2);
+        for round in 0..MEETINGS {
+            meeting.meet(1, 2 * round + 1);
+            (0..random.below(20)).for_each(|_| std::hint::spin_loop());
+            let noticed = if round % 2 == 0 {
+                push(&mut submitter, round).is_needed()
+            } else {
+                events.arm();
+                events.has_event()
+            };
+            meeting.meet(1, 2 * round + 2);
+            let worker_noticed = worker_noticed.load(Ordering::Relaxed);
+            // Counted, because a panic here would leave the other thread waiting.
+            lost += u64::from(!noticed && !worker_noticed);
+            events.disarm();
+            while events.take().is_some() {}
+        }
+    });
+    assert_eq!(lost, 0, "wake-ups were lost in {MEETINGS} meetings");
 }
