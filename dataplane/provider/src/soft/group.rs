@@ -1,5 +1,8 @@
 //! A poll group: the queue pairs of one worker, and the pass over them.
 
+#[cfg(test)]
+mod hostile;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +14,7 @@ use super::line_format::Verb;
 use super::port::Wants;
 use super::qp::{Core, SoftQp};
 use super::qp_send::{PeerRing, Work};
+use super::qp_target::Arrivals;
 use super::shared::{MrEntry, Shared};
 use super::table::View;
 use crate::{
@@ -45,22 +49,40 @@ impl Sink<'_> {
 }
 
 /// What a pass looks at for each queue pair; everything else is touched only if there is something to do.
-#[derive(Debug, Default)]
+///
+/// Aligned so that it never shares a pair of cache lines with what another thread's group writes.
+#[derive(Debug)]
+#[repr(align(128))]
 struct Poll {
     /// The peer's ring, once connected.
     reader: Option<LineReader>,
     /// The queue pair has something to do that no line announces.
     attention: bool,
+    arrivals: Arrivals,
 }
 
 impl Poll {
+    const EMPTY: Poll = Poll {
+        reader: None,
+        attention: false,
+        arrivals: Arrivals::Single,
+    };
+
+    /// Whether the queue pair has something to do; notes how requests come.
     #[inline(always)]
-    fn is_quiet(&self) -> bool {
-        let line = self
-            .reader
+    fn is_due(&mut self) -> bool {
+        if self.has_line() {
+            return true;
+        }
+        self.arrivals = Arrivals::Single;
+        self.attention
+    }
+
+    #[inline(always)]
+    fn has_line(&self) -> bool {
+        self.reader
             .as_ref()
-            .is_some_and(|reader| reader.peek().is_some());
-        !line && !self.attention
+            .is_some_and(|reader| reader.peek().is_some())
     }
 }
 
@@ -149,11 +171,13 @@ impl SoftGroup {
             return;
         };
         let peer_ring = match &mut poll.reader {
-            Some(reader) => core.turn_target(reader, &self.mrs, now, into),
+            Some(reader) => core.turn_target(reader, &self.mrs, now, poll.arrivals, into),
             None => PeerRing::Quiet,
         };
         core.turn_send(peer_ring, into);
         poll.attention = core.needs_attention();
+        // Until a pass finds nothing.
+        poll.arrivals = Arrivals::Streaming;
     }
 
     fn publish_sleep(&mut self, sleep: Sleep) {
@@ -168,11 +192,7 @@ impl SoftGroup {
     fn finds_something(&self) -> bool {
         let of = |(poll, core): (&Poll, &Option<Box<Core>>)| {
             let Some(core) = core else { return false };
-            let line = poll
-                .reader
-                .as_ref()
-                .is_some_and(|reader| reader.peek().is_some());
-            line && core.open || core.would_move()
+            poll.has_line() && core.open || core.would_move()
         };
         self.shared.epoch() != self.epoch_seen || self.polls.iter().zip(&self.cores).any(of)
     }
@@ -216,7 +236,7 @@ impl PollGroup for SoftGroup {
         }
         if free == self.cores.len() {
             self.cores.push(None);
-            self.polls.push(Poll::default());
+            self.polls.push(Poll::EMPTY);
         }
         let mut core = qp.core;
         let index = QpIndex(free as u16);
@@ -232,7 +252,7 @@ impl PollGroup for SoftGroup {
     fn release(&mut self, qp: QpIndex) -> Option<SoftQp> {
         let at = usize::from(qp.0);
         let mut core = self.cores.get_mut(at)?.take()?;
-        let poll = std::mem::take(&mut self.polls[at]);
+        let poll = std::mem::replace(&mut self.polls[at], Poll::EMPTY);
         if let Some(link) = &mut core.link {
             link.reader = poll.reader;
             link.exports.rest();
@@ -364,7 +384,7 @@ impl PollGroup for SoftGroup {
             if at >= qps {
                 at = 0;
             }
-            if !self.polls[at].is_quiet() {
+            if self.polls[at].is_due() {
                 self.turn(at, now, &mut into);
                 if into.is_full() {
                     // The next pass begins with those that had no turn.
@@ -450,7 +470,8 @@ impl Core {
         let acked = self.send.acked_lines;
         let executed = self
             .send
-            .record(self.send.examined)
+            .records
+            .get(self.send.examined)
             .is_some_and(|r| r.line_end <= acked);
         let answered = self
             .link

@@ -3,7 +3,7 @@
 //! A request starts with one line. Words are 64 bits; the ring keeps word 7 for itself.
 //!
 //! ```text
-//! word 0   bits 0..8 opcode   8..12 form   12..16 pieces   16..32 bytes carried   32..64 remote key
+//! word 0   bits 0..7 opcode   7 end of chain   8..12 form   12..16 pieces   16..32 bytes carried   32..64 remote key
 //!
 //! SEND carried            1..7 payload (48 B), continued in lines of 56 B
 //! WRITE carried           1 remote address   2..7 payload (40 B), continued
@@ -15,13 +15,17 @@
 //!
 //! Everything here judges copies: a line that means nothing is [`Nonsense`], never a panic.
 
-use arrayvec::ArrayVec;
 use pollux_ring::LINE_PAYLOAD;
 
+use super::fifo::Fifo;
 use super::table::Id;
 
 /// Payload of a line of the ring.
 pub(crate) type Line = [u64; LINE_PAYLOAD / 8];
+/// The same as bytes, as lines wait for the ring.
+pub(crate) type LineBytes = [u8; LINE_PAYLOAD];
+/// A line without meaning.
+pub(crate) const EMPTY_LINE: LineBytes = [0; LINE_PAYLOAD];
 
 /// Longest message that lines carry: the longest LLC message, which lives in memory that only its
 /// own process can see.
@@ -35,6 +39,9 @@ const SEND: u64 = 1;
 const WRITE: u64 = 2;
 const WRITE_IMM: u64 = 3;
 const NOTICE: u64 = 4;
+/// In the byte of the opcode: the last request of a chain.
+const CHAIN_END: u64 = 0x80;
+const OPCODE: u64 = 0x7f;
 const CARRIED: u64 = 0;
 const REFERENCED: u64 = 1;
 
@@ -55,18 +62,44 @@ pub(crate) struct Source {
 }
 
 /// Where the bytes of a request are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// In the line, from word `first_word` on, and in `lines - 1` lines behind it.
-    Carried { first_word: usize, len: u32 },
-    /// In exported segments.
-    Referenced(ArrayVec<Source, PIECES_MAX>),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// In the line, behind the words of the verb, and in the lines that follow.
+    Carried,
+    /// In exported segments; the line names this many pieces.
+    Referenced { pieces: usize },
+}
+
+/// Whether a requester rang for more than this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chain {
+    /// The next request of the same chain follows at once.
+    More,
+    /// Nothing follows for now.
+    End,
+}
+
+/// A request, as its first line tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) verb: Verb,
+    pub(crate) form: Form,
+    /// Bytes of the message.
+    pub(crate) len: u32,
+    /// A hint for when to look; a lie only makes the liar's own requests wait.
+    pub(crate) chain: Chain,
+}
+
+/// Marks the first line of the last request of a chain.
+#[inline(always)]
+pub(crate) fn end_chain(line: &mut Line) {
+    line[0] |= CHAIN_END;
 }
 
 /// A line that starts something.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
-    Request { verb: Verb, payload: Payload },
+    Request(Request),
     Notice,
 }
 
@@ -75,12 +108,13 @@ pub(crate) enum Entry {
 pub(crate) struct Nonsense;
 
 impl Verb {
-    /// First payload word of a carried request.
-    fn first_word(self) -> usize {
+    /// Offset of the first payload byte in the first line of a carried request.
+    #[inline(always)]
+    pub(crate) fn head_bytes(self) -> usize {
         match self {
-            Verb::Send => 1,
-            Verb::Write { .. } => 2,
-            Verb::WriteImm { .. } => 3,
+            Verb::Send => 8,
+            Verb::Write { .. } => 16,
+            Verb::WriteImm { .. } => 24,
         }
     }
 
@@ -100,69 +134,67 @@ impl Verb {
     }
 }
 
-/// Lines that a carried request of `len` bytes takes, with `first_word` as [`Payload::Carried`] has it.
-#[inline]
-pub(crate) fn carried_lines(first_word: usize, len: usize) -> usize {
-    let first = LINE_PAYLOAD - first_word * 8;
-    1 + len.saturating_sub(first).div_ceil(LINE_PAYLOAD)
-}
-
 /// Lines that a carried `verb` of `len` bytes takes.
-#[inline]
+#[inline(always)]
 pub(crate) fn lines_of(verb: Verb, len: usize) -> usize {
-    carried_lines(verb.first_word(), len)
+    let first = LINE_PAYLOAD - verb.head_bytes();
+    if len <= first {
+        1
+    } else {
+        1 + (len - first).div_ceil(LINE_PAYLOAD)
+    }
 }
 
-/// Emits a carried request: `put` gets the lines in order, `fill` gets the places for the payload in order.
+/// Appends a carried request to the lines that wait for the ring, which have room for it; `fill` gets the places
+/// for the payload in order. Behind the payload a line keeps what it held before.
 #[inline(always)]
 pub(crate) fn emit_carried(
     verb: Verb,
     len: usize,
+    lines: &mut Fifo<LineBytes>,
     mut fill: impl FnMut(&mut [u8]),
-    mut put: impl FnMut(Line),
 ) {
     debug_assert!(len <= CARRIED_BYTES_MAX as usize);
     let (addr, rkey) = verb.addr_rkey();
-    let mut bytes = [0; LINE_PAYLOAD];
+    let line = lines.claim();
     let head = verb.opcode() | CARRIED << 8 | (len as u64) << 16 | u64::from(rkey) << 32;
-    bytes[..8].copy_from_slice(&head.to_le_bytes());
+    line[..8].copy_from_slice(&head.to_le_bytes());
     match verb {
         Verb::Send => {}
-        Verb::Write { .. } => bytes[8..16].copy_from_slice(&addr.to_le_bytes()),
+        Verb::Write { .. } => line[8..16].copy_from_slice(&addr.to_le_bytes()),
         Verb::WriteImm { imm, .. } => {
-            bytes[8..16].copy_from_slice(&addr.to_le_bytes());
-            bytes[16..24].copy_from_slice(&u64::from(imm).to_le_bytes());
+            line[8..16].copy_from_slice(&addr.to_le_bytes());
+            line[16..24].copy_from_slice(&u64::from(imm).to_le_bytes());
         }
     }
-    let start = verb.first_word() * 8;
-    let mut end = LINE_PAYLOAD.min(start + len);
-    fill(&mut bytes[start..end]);
-    put(to_words(&bytes));
-    let mut left = len - (end - start);
+    let start = verb.head_bytes();
+    let first = len.min(LINE_PAYLOAD - start);
+    fill(&mut line[start..start + first]);
+    let mut left = len - first;
     while left > 0 {
-        end = LINE_PAYLOAD.min(left);
-        fill(&mut bytes[..end]);
-        put(to_words(&bytes));
-        left -= end;
+        let next = left.min(LINE_PAYLOAD);
+        fill(&mut lines.claim()[..next]);
+        left -= next;
     }
 }
 
 /// The one line of a request by reference.
-pub(crate) fn emit_referenced(verb: Verb, sources: &[Source]) -> Line {
+#[inline]
+pub(crate) fn emit_referenced(verb: Verb, sources: &[Source], line: &mut LineBytes) {
     debug_assert!(!sources.is_empty() && sources.len() <= PIECES_MAX);
     let (addr, rkey) = verb.addr_rkey();
-    let mut line = Line::default();
-    line[0] =
+    let head =
         verb.opcode() | REFERENCED << 8 | (sources.len() as u64) << 12 | u64::from(rkey) << 32;
-    line[1] = addr;
-    for (source, words) in sources.iter().zip(line[2..6].chunks_exact_mut(2)) {
-        words[0] = u64::from(source.export.to_bits()) | u64::from(source.len) << 32;
-        words[1] = source.offset;
+    line[..8].copy_from_slice(&head.to_le_bytes());
+    line[8..16].copy_from_slice(&addr.to_le_bytes());
+    for (source, place) in sources.iter().zip(line[16..48].chunks_exact_mut(16)) {
+        let name = u64::from(source.export.to_bits()) | u64::from(source.len) << 32;
+        place[..8].copy_from_slice(&name.to_le_bytes());
+        place[8..].copy_from_slice(&source.offset.to_le_bytes());
     }
     if let Verb::WriteImm { imm, .. } = verb {
-        line[6] = u64::from(imm);
+        line[48..].copy_from_slice(&u64::from(imm).to_le_bytes());
     }
-    line
 }
 
 /// The line that asks the peer to look at our acknowledgements.
@@ -179,7 +211,7 @@ pub(crate) fn parse(line: &Line) -> Result<Entry, Nonsense> {
         REFERENCED => line[6],
         _ => return Err(Nonsense),
     };
-    let verb = match head & 0xff {
+    let verb = match head & OPCODE {
         SEND if rkey == 0 => Verb::Send,
         WRITE => Verb::Write { addr, rkey },
         WRITE_IMM => {
@@ -189,78 +221,66 @@ pub(crate) fn parse(line: &Line) -> Result<Entry, Nonsense> {
         NOTICE if head == NOTICE => return Ok(Entry::Notice),
         _ => return Err(Nonsense),
     };
-    let pieces = (head >> 12 & 0xf) as usize;
-    let len = (head >> 16 & 0xffff) as u32;
-    let payload = if form == CARRIED {
-        if pieces != 0 || len > CARRIED_BYTES_MAX {
-            return Err(Nonsense);
-        }
-        Payload::Carried {
-            first_word: verb.first_word(),
-            len,
-        }
+    let chain = if head & CHAIN_END == 0 {
+        Chain::More
     } else {
-        if len != 0 {
+        Chain::End
+    };
+    let pieces = (head >> 12 & 0xf) as usize;
+    let carried = (head >> 16 & 0xffff) as u32;
+    if form == CARRIED {
+        if pieces != 0 || carried > CARRIED_BYTES_MAX {
             return Err(Nonsense);
         }
-        Payload::Referenced(parse_sources(line, pieces)?)
-    };
-    Ok(Entry::Request { verb, payload })
-}
-
-fn parse_sources(line: &Line, pieces: usize) -> Result<ArrayVec<Source, PIECES_MAX>, Nonsense> {
-    if pieces == 0 || pieces > PIECES_MAX {
+        return Ok(Entry::Request(Request {
+            verb,
+            form: Form::Carried,
+            len: carried,
+            chain,
+        }));
+    }
+    if carried != 0 || pieces == 0 || pieces > PIECES_MAX {
         return Err(Nonsense);
     }
-    let sources: ArrayVec<Source, PIECES_MAX> = line[2..6]
-        .chunks_exact(2)
-        .take(pieces)
-        .map(|words| Source {
-            export: Id::from_bits(words[0] as u32),
-            offset: words[1],
-            len: (words[0] >> 32) as u32,
-        })
-        .collect();
-    let total: u64 = sources.iter().map(|source| u64::from(source.len)).sum();
+    let total: u64 = sources(line, pieces)
+        .map(|source| u64::from(source.len))
+        .sum();
     if total > u64::from(MESSAGE_BYTES_MAX) {
-        Err(Nonsense)
-    } else {
-        Ok(sources)
+        return Err(Nonsense);
     }
+    let len = total as u32;
+    Ok(Entry::Request(Request {
+        verb,
+        form: Form::Referenced { pieces },
+        len,
+        chain,
+    }))
 }
 
-impl Payload {
-    /// Bytes of the message.
-    #[inline]
-    pub(crate) fn len(&self) -> u32 {
-        match self {
-            Payload::Carried { len, .. } => *len,
-            Payload::Referenced(sources) => sources.iter().map(|source| source.len).sum(),
-        }
-    }
+/// The pieces that the line of a request by reference names.
+#[inline]
+pub(crate) fn sources(line: &Line, pieces: usize) -> impl Iterator<Item = Source> {
+    line[2..6].chunks_exact(2).take(pieces).map(|words| Source {
+        export: Id::from_bits(words[0] as u32),
+        offset: words[1],
+        len: (words[0] >> 32) as u32,
+    })
+}
 
+impl Request {
     /// Lines of the request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lines(&self) -> usize {
-        match self {
-            Payload::Carried { first_word, len } => carried_lines(*first_word, *len as usize),
-            Payload::Referenced(_) => 1,
+        match self.form {
+            Form::Carried => lines_of(self.verb, self.len as usize),
+            Form::Referenced { .. } => 1,
         }
     }
 }
 
-/// The bytes of a line.
+/// The words of a line.
 #[inline(always)]
-pub(crate) fn to_bytes(line: &Line) -> [u8; LINE_PAYLOAD] {
-    let mut bytes = [0; LINE_PAYLOAD];
-    for (word, place) in line.iter().zip(bytes.chunks_exact_mut(8)) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
-}
-
-#[inline(always)]
-fn to_words(bytes: &[u8; LINE_PAYLOAD]) -> Line {
+pub(crate) fn to_words(bytes: &LineBytes) -> Line {
     let mut line = Line::default();
     for (word, place) in line.iter_mut().zip(bytes.chunks_exact(8)) {
         let mut eight = [0; 8];
@@ -285,16 +305,15 @@ mod tests {
         ]
     }
 
-    fn emit(verb: Verb, message: &[u8]) -> Vec<Line> {
+    fn emit(verb: Verb, message: &[u8]) -> Vec<LineBytes> {
         let mut rest = message;
-        let mut lines = Vec::new();
-        let fill = |place: &mut [u8]| {
+        let mut lines = Fifo::new(256, [0xee; LINE_PAYLOAD]);
+        emit_carried(verb, message.len(), &mut lines, |place| {
             let (now, later) = rest.split_at(place.len());
             place.copy_from_slice(now);
             rest = later;
-        };
-        emit_carried(verb, message.len(), fill, |line| lines.push(line));
-        lines
+        });
+        std::iter::from_fn(|| lines.pop()).collect()
     }
 
     #[test]
@@ -320,15 +339,16 @@ mod tests {
         ) {
             let lines = emit(verb, &message);
             prop_assert_eq!(lines.len(), lines_of(verb, message.len()));
-            let Ok(Entry::Request { verb: parsed, payload }) = parse(&lines[0]) else {
-                panic!("refused");
-            };
-            prop_assert_eq!(parsed, verb);
-            prop_assert_eq!(payload.lines(), lines.len());
-            prop_assert_eq!(payload.len() as usize, message.len());
-            let Payload::Carried { first_word, .. } = payload else { panic!("not carried") };
-            let all: Vec<u8> = lines.iter().flat_map(to_bytes).skip(first_word * 8).collect();
-            prop_assert_eq!(&all[..message.len()], &message[..]);
+            let (form, len) = (Form::Carried, message.len() as u32);
+            let request = Request { verb, form, len, chain: Chain::More };
+            let mut line = to_words(&lines[0]);
+            prop_assert_eq!(parse(&line), Ok(Entry::Request(request)));
+            end_chain(&mut line);
+            let last = Request { chain: Chain::End, ..request };
+            prop_assert_eq!(parse(&line), Ok(Entry::Request(last)));
+            prop_assert_eq!(request.lines(), lines.len());
+            let all = lines.concat();
+            prop_assert_eq!(&all[verb.head_bytes()..][..message.len()], &message[..]);
         }
 
         #[test]
@@ -336,33 +356,39 @@ mod tests {
             verb in verbs(),
             pieces in proptest::collection::vec((any::<u32>(), any::<u64>(), 0..1u32 << 29), 1..=2)
         ) {
-            let sources: Vec<Source> = pieces
+            let named: Vec<Source> = pieces
                 .into_iter()
                 .map(|(bits, offset, len)| Source { export: Id::from_bits(bits), offset, len })
                 .collect();
-            let entry = parse(&emit_referenced(verb, &sources));
-            let payload = Payload::Referenced(sources.into_iter().collect());
-            prop_assert_eq!(payload.lines(), 1);
-            prop_assert_eq!(entry, Ok(Entry::Request { verb, payload }));
+            let mut bytes = [0xee; LINE_PAYLOAD];
+            emit_referenced(verb, &named, &mut bytes);
+            let line = to_words(&bytes);
+            let form = Form::Referenced { pieces: named.len() };
+            let len = named.iter().map(|source| source.len).sum();
+            let request = Request { verb, form, len, chain: Chain::More };
+            prop_assert_eq!(request.lines(), 1);
+            prop_assert_eq!(parse(&line), Ok(Entry::Request(request)));
+            prop_assert_eq!(sources(&line, named.len()).collect::<Vec<_>>(), named);
         }
 
         #[test]
         fn any_line_is_judged_without_panic_and_within_limits(line in any::<Line>()) {
-            if let Ok(Entry::Request { payload, .. }) = parse(&line) {
-                prop_assert!(payload.len() <= MESSAGE_BYTES_MAX);
-                prop_assert!(payload.lines() <= carried_lines(3, CARRIED_BYTES_MAX as usize));
+            if let Ok(Entry::Request(request)) = parse(&line) {
+                prop_assert!(request.len <= MESSAGE_BYTES_MAX);
+                prop_assert!(request.lines() <= 1 + 8192usize.div_ceil(56));
             }
         }
 
         #[test]
         fn lines_close_to_honest_ones_are_judged_without_panic(
-            opcode in 0..8u64, form in 0..3u64, pieces in 0..4u64, len in any::<u16>(),
+            opcode in prop_oneof![0..8u64, 0x80..0x88u64], form in 0..3u64, pieces in 0..4u64, len in any::<u16>(),
             rest in any::<Line>()
         ) {
             let mut line = rest;
             line[0] = opcode | form << 8 | pieces << 12 | u64::from(len) << 16 | rest[0] << 32;
-            if let Ok(Entry::Request { payload, .. }) = parse(&line) {
-                prop_assert!(payload.len() <= MESSAGE_BYTES_MAX);
+            if let Ok(Entry::Request(request)) = parse(&line) {
+                prop_assert!(request.len <= MESSAGE_BYTES_MAX);
+                prop_assert!(request.lines() <= 1 + 8192usize.div_ceil(56));
             }
         }
     }

@@ -40,6 +40,7 @@
 mod barrier;
 mod device;
 mod fabric_thread;
+mod fifo;
 mod group;
 mod line_format;
 mod personality;

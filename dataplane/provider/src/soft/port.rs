@@ -241,6 +241,12 @@ pub(crate) struct PeerPort {
     sleep: ReadWord,
 }
 
+/// Offset in a port of the line at `position` of its ring.
+#[inline(always)]
+pub(crate) fn line_offset(position: u64, lines: usize) -> usize {
+    RING_OFFSET + (position as usize & (lines - 1)) * LINE_BYTES
+}
+
 /// Why a segment is no port.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotAPort {

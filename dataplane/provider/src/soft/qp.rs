@@ -4,19 +4,19 @@
 //! Nothing here is shared with another thread: the port's words are how the two ends talk, and the
 //! door is how the device brings the peer's port.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pollux_ring::{LineReader, Region, Wake};
 
 use super::barrier::Fence;
-use super::line_format::{CARRIED_BYTES_MAX, Line, NOTICE_LINE, Verb, lines_of};
+use super::fifo::Fifo;
+use super::line_format::{CARRIED_BYTES_MAX, EMPTY_LINE, LineBytes, NOTICE_LINE, Verb, lines_of};
 use super::port::{PeerPort, Port, PortError, Verdict};
 use super::shared::{Door, Peer, Shared};
 use super::table::View;
 use crate::{
     DeviceEvent, GroupId, Lkey, Qp, QpCaps, QpErrorCause, QpIndex, QpState, QpStats, RtrAttr,
-    WcOpcode, WcStatus, WrId,
+    Signal, WcOpcode, WcStatus, WrId,
 };
 
 /// One line of the ring stays free for the notice, so that news of an error always fits.
@@ -33,7 +33,7 @@ pub(super) struct SendRecord {
     pub(super) line_end: u64,
     pub(super) byte_len: u32,
     pub(super) opcode: WcOpcode,
-    pub(super) signal: crate::Signal,
+    pub(super) signal: Signal,
 }
 
 /// A posted receive.
@@ -45,18 +45,16 @@ pub(super) struct RecvRecord {
     pub(super) lkey: Lkey,
 }
 
-/// The requester's queue. Positions of records count from the queue pair's beginning; the front record is
-/// `first`.
+/// The requester's queue.
 ///
 /// ```text
-///   first      examined       pushed        flushed        end
-///     | executed,  | maybe in    | rung, waits  | posted,    |
-///     | unsignalled| the ring    | for lines    | not rung   |
+///   first        examined       pushed        flushed        end
+///     | executed,    | maybe in    | rung, waits  | posted,    |
+///     | unsignalled  | the ring    | for lines    | not rung   |
 /// ```
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    pub(super) records: VecDeque<SendRecord>,
-    pub(super) first: u64,
+    pub(super) records: Fifo<SendRecord>,
     /// Records before this one are executed and unsignalled: they wait for a completion to cover them.
     pub(super) examined: u64,
     /// Records before this one are in the ring.
@@ -65,9 +63,10 @@ pub(super) struct SendQueue {
     pub(super) flushed: u64,
     /// Signalled records that are flushed and not completed.
     pub(super) signalled_flushed: u32,
+    /// Signalled records that are not flushed.
+    pub(super) signalled_posted: u32,
     /// Lines of the records from `pushed` on.
-    pub(super) staged: VecDeque<Line>,
-    pub(super) staged_max: usize,
+    pub(super) staged: Fifo<LineBytes>,
     /// Lines of all records since the beginning.
     pub(super) line_end: u64,
     /// Lines of requests that the peer says it has consumed.
@@ -86,40 +85,41 @@ impl SendQueue {
         };
         let inline_lines = lines_of(verb, caps.inline_bytes as usize);
         let carried_lines = lines_of(verb, CARRIED_BYTES_MAX as usize);
-        let staged_max = caps.send_wr as usize * inline_lines + carried_lines;
+        let filler = SendRecord {
+            wr: WrId(0),
+            line_end: NEVER,
+            byte_len: 0,
+            opcode: WcOpcode::Send,
+            signal: Signal::Unsignaled,
+        };
+        let staged_lines = caps.send_wr as usize * inline_lines + carried_lines;
         SendQueue {
-            records: VecDeque::with_capacity(caps.send_wr as usize),
-            first: 0,
+            records: Fifo::new(caps.send_wr as usize, filler),
             examined: 0,
             pushed: 0,
             flushed: 0,
             signalled_flushed: 0,
-            staged: VecDeque::with_capacity(staged_max),
-            staged_max,
+            signalled_posted: 0,
+            staged: Fifo::new(staged_lines, EMPTY_LINE),
             line_end: 0,
             acked_lines: 0,
             lines_max: NEVER,
         }
     }
 
-    pub(super) fn end(&self) -> u64 {
-        self.first + self.records.len() as u64
-    }
-
-    /// The record at a position that is in the queue.
-    #[inline(always)]
-    pub(super) fn record(&self, position: u64) -> Option<&SendRecord> {
-        self.records.get((position - self.first) as usize)
-    }
-
     /// Whether something rung has not been executed, as far as we know.
     pub(super) fn has_unacked(&self) -> bool {
-        self.flushed > self.first
-            && self
-                .record(self.flushed - 1)
-                .is_some_and(|last| last.line_end > self.acked_lines)
+        let last = self.records.get(self.flushed.wrapping_sub(1));
+        last.is_some_and(|last| last.line_end > self.acked_lines)
     }
 }
+
+const NO_RECV: RecvRecord = RecvRecord {
+    wr: WrId(0),
+    addr: 0,
+    length: 0,
+    lkey: Lkey(0),
+};
 
 /// What a queue pair knows of its peer once the two are connected.
 #[derive(Debug)]
@@ -129,6 +129,8 @@ pub(super) struct Link {
     pub(super) wake: Wake,
     /// The sleep for which the peer was woken already.
     pub(super) woken_for: Option<u64>,
+    /// The peer's port, as a source of payload.
+    pub(super) memory: Region,
     /// The reader of the peer's requests, while no group has it.
     pub(super) reader: Option<LineReader>,
 }
@@ -156,8 +158,9 @@ pub(super) struct Failure {
     pub(super) told: bool,
 }
 
-/// All of a queue pair.
+/// All of a queue pair. Aligned so that it never shares a pair of cache lines with another thread's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Core {
     pub(super) shared: Arc<Shared>,
     pub(super) door: Arc<Door>,
@@ -171,7 +174,7 @@ pub(crate) struct Core {
     pub(super) port: Port,
     pub(super) link: Option<Link>,
     pub(super) send: SendQueue,
-    pub(super) recv: VecDeque<RecvRecord>,
+    pub(super) recv: Fifo<RecvRecord>,
     pub(super) rnr: Option<RnrWait>,
     /// Whether the peer's first line met our expectation of its sequence number.
     pub(super) psn_checked: bool,
@@ -199,7 +202,7 @@ impl Core {
     ) -> Result<Core, PortError> {
         let send = SendQueue::new(&caps);
         Ok(Core {
-            port: Port::create(door.qpn, send.staged_max)?,
+            port: Port::create(door.qpn, send.staged.room())?,
             shared: Arc::clone(shared),
             door,
             group,
@@ -209,7 +212,7 @@ impl Core {
             bound: None,
             link: None,
             send,
-            recv: VecDeque::with_capacity(caps.recv_wr as usize),
+            recv: Fifo::new(caps.recv_wr as usize, NO_RECV),
             rnr: None,
             psn_checked: false,
             open: true,
@@ -257,6 +260,7 @@ impl Core {
                 self.link = Some(Link {
                     exports: offer.peer.exports.view(),
                     port,
+                    memory: Region::Shared(offer.port),
                     wake: offer.wake,
                     woken_for: None,
                     reader: Some(reader),

@@ -43,6 +43,18 @@ impl Core {
         placement: Placement,
     ) -> Result<(), PostError> {
         self.may_send()?;
+        // Nearly everything that is posted: one piece, inline.
+        if let ([sge], Placement::Inline) = (from, placement) {
+            let piece = check_piece(mrs, sge)?;
+            self.check_inline(u64::from(sge.length))?;
+            let mut at = piece.offset;
+            self.post_carried(work, sge.length as usize, |place| {
+                piece.copy_out(at, place);
+                at += place.len();
+            })?;
+            self.count_post(work.verb, u64::from(sge.length), placement);
+            return Ok(());
+        }
         let (pieces, bytes) = self.check_pieces(mrs, from)?;
         match placement {
             Placement::Inline => {
@@ -89,7 +101,7 @@ impl Core {
         if self.recv.len() >= self.caps.recv_wr as usize {
             return Err(PostError::RecvQueueFull);
         }
-        self.recv.push_back(RecvRecord {
+        self.recv.push(RecvRecord {
             wr,
             addr,
             length,
@@ -113,7 +125,7 @@ impl Core {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_pieces<'a>(
         &self,
         mrs: &'a View<MrEntry>,
@@ -128,16 +140,9 @@ impl Core {
         }
         let mut pieces = Pieces::new();
         let mut bytes = 0;
-        for &Sge { addr, length, lkey } in from {
-            let mr = by_lkey(mrs, lkey).ok_or(PostError::BadLkey(lkey.0))?;
-            let offset = mr.offset(addr, u64::from(length));
-            let offset = offset.ok_or(PostError::OutOfRegion { addr, length })?;
-            bytes += u64::from(length);
-            pieces.push(Piece {
-                mr,
-                offset,
-                len: length,
-            });
+        for sge in from {
+            bytes += u64::from(sge.length);
+            pieces.push(check_piece(mrs, sge)?);
         }
         Ok((pieces, bytes))
     }
@@ -163,11 +168,10 @@ impl Core {
             return Ok(());
         }
         let lines = line_format::lines_of(work.verb, len);
-        let send = &mut self.send;
-        if send.staged.len() + lines > send.staged_max {
+        if self.send.staged.room() < lines {
             return Err(PostError::SendQueueFull);
         }
-        line_format::emit_carried(work.verb, len, fill, |line| send.staged.push_back(line));
+        line_format::emit_carried(work.verb, len, &mut self.send.staged, fill);
         let line_end = self.send.line_end + lines as u64;
         self.record(work, len as u32, line_end);
         Ok(())
@@ -203,18 +207,16 @@ impl Core {
             self.record(work, bytes as u32, NEVER);
             return Ok(());
         }
-        if self.send.staged.len() == self.send.staged_max {
+        if self.send.staged.room() == 0 {
             return Err(PostError::SendQueueFull);
         }
-        self.send
-            .staged
-            .push_back(line_format::emit_referenced(work.verb, &sources));
+        line_format::emit_referenced(work.verb, &sources, self.send.staged.claim());
         let line_end = self.send.line_end + 1;
         self.record(work, bytes as u32, line_end);
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn record(&mut self, work: Work, byte_len: u32, line_end: u64) {
         let opcode = match work.verb {
             Verb::Send => WcOpcode::Send,
@@ -222,7 +224,8 @@ impl Core {
         };
         let Work { wr, signal, .. } = work;
         self.send.line_end = line_end;
-        self.send.records.push_back(SendRecord {
+        self.send.signalled_posted += u32::from(signal == Signal::Signaled);
+        self.send.records.push(SendRecord {
             wr,
             line_end,
             byte_len,
@@ -252,18 +255,13 @@ impl Core {
     /// Rings: what was posted may go into the ring.
     #[inline]
     pub(super) fn flush(&mut self) {
-        let end = self.send.end();
+        let end = self.send.records.end();
         if self.send.flushed == end {
             return;
         }
         self.stats.doorbells += 1;
-        let rung = (self.send.flushed - self.send.first) as usize;
-        let signalled = self
-            .send
-            .records
-            .range(rung..)
-            .filter(|record| record.signal == Signal::Signaled);
-        self.send.signalled_flushed += signalled.count() as u32;
+        self.send.signalled_flushed += self.send.signalled_posted;
+        self.send.signalled_posted = 0;
         self.send.flushed = end;
         if self.open {
             self.push_lines();
@@ -275,7 +273,7 @@ impl Core {
     pub(super) fn push_lines(&mut self) {
         let before = self.port.lines.written();
         while self.send.pushed < self.send.flushed {
-            let Some(record) = self.send.record(self.send.pushed) else {
+            let Some(record) = self.send.records.get(self.send.pushed) else {
                 break;
             };
             let need = (record.line_end - self.port.lines.written()) as usize + NOTICE_LINES;
@@ -285,14 +283,22 @@ impl Core {
                     break;
                 }
             }
+            self.send.pushed += 1;
+            let mut ends_chain = self.send.pushed == self.send.flushed;
             for _ in NOTICE_LINES..need {
-                let Some(line) = self.send.staged.pop_front() else {
+                let Some(line) = self.send.staged.front() else {
                     break;
                 };
+                let mut line = line_format::to_words(line);
+                if ends_chain {
+                    line_format::end_chain(&mut line);
+                    ends_chain = false;
+                }
                 self.port.lines.write(&line);
+                self.send.staged.pop();
             }
-            self.send.pushed += 1;
         }
+        self.send.staged.rewind();
         if self.port.lines.written() != before {
             self.port.lines.demote_last();
             self.port.lines.prefetch_next();
@@ -390,11 +396,10 @@ impl Core {
 
     /// Completes what was executed, in order; a signalled request covers the unsignalled ones before it.
     fn complete_executed(&mut self, into: &mut Sink<'_>) {
-        while let Some(record) = self.send.record(self.send.examined) {
+        while let Some(&record) = self.send.records.get(self.send.examined) {
             if record.line_end > self.send.acked_lines || into.is_full() {
                 return;
             }
-            let record = *record;
             self.send.examined += 1;
             if record.signal == Signal::Signaled {
                 self.send.signalled_flushed -= 1;
@@ -405,18 +410,24 @@ impl Core {
     }
 
     /// Completes what was not executed, in order, then the receives.
+    #[cold]
     fn complete_failed(&mut self, into: &mut Sink<'_>) {
         while !into.is_full() {
-            let Some(record) = self.send.record(self.send.examined).copied() else {
+            let Some(&record) = self.send.records.get(self.send.examined) else {
                 break;
             };
             if record.line_end <= self.send.acked_lines {
                 return; // A success before it has not found room yet.
             }
             self.send.examined += 1;
-            let rung = self.send.examined <= self.send.flushed;
-            if rung && record.signal == Signal::Signaled {
-                self.send.signalled_flushed -= 1;
+            if record.signal == Signal::Signaled {
+                let rung = self.send.examined <= self.send.flushed;
+                let send = &mut self.send;
+                *(if rung {
+                    &mut send.signalled_flushed
+                } else {
+                    &mut send.signalled_posted
+                }) -= 1;
             }
             self.drop_examined();
             let first = self
@@ -425,7 +436,7 @@ impl Core {
                 .and_then(|failure| failure.first.take());
             self.complete_send(&record, first.unwrap_or(WcStatus::WrFlush), into);
         }
-        if self.send.examined == self.send.end() {
+        if self.send.examined == self.send.records.end() {
             // Unsignalled successes at the end: nothing will cover them any more.
             self.drop_examined();
             self.flush_receives(into);
@@ -433,19 +444,13 @@ impl Core {
     }
 
     /// Frees the slots before `examined`.
-    #[inline]
+    #[inline(always)]
     fn drop_examined(&mut self) {
         let send = &mut self.send;
-        let covered = (send.examined - send.first) as usize;
-        if covered == 1 {
-            send.records.pop_front();
-        } else {
-            send.records.drain(..covered);
-        }
-        send.first = send.examined;
+        send.records.drop_before(send.examined);
         // In the error state nothing goes into the ring any more; positions only have to stay in order.
-        send.pushed = send.pushed.max(send.first);
-        send.flushed = send.flushed.max(send.first);
+        send.pushed = send.pushed.max(send.examined);
+        send.flushed = send.flushed.max(send.examined);
     }
 
     fn complete_send(&mut self, record: &SendRecord, status: WcStatus, into: &mut Sink<'_>) {
@@ -465,7 +470,7 @@ impl Core {
 
     fn flush_receives(&mut self, into: &mut Sink<'_>) {
         while !into.is_full() {
-            let Some(record) = self.recv.pop_front() else {
+            let Some(record) = self.recv.pop() else {
                 return;
             };
             self.complete_recv(record.wr, WcStatus::WrFlush, 0, None, into);
@@ -487,8 +492,30 @@ pub(super) enum PeerRing {
     Busy,
 }
 
-/// Fills places with the bytes of pieces, one after the other.
 #[inline(always)]
+fn check_piece<'a>(mrs: &'a View<MrEntry>, sge: &Sge) -> Result<Piece<'a>, PostError> {
+    let &Sge { addr, length, lkey } = sge;
+    let mr = by_lkey(mrs, lkey).ok_or(PostError::BadLkey(lkey.0))?;
+    let offset = mr.offset(addr, u64::from(length));
+    let offset = offset.ok_or(PostError::OutOfRegion { addr, length })?;
+    Ok(Piece {
+        mr,
+        offset,
+        len: length,
+    })
+}
+
+impl Piece<'_> {
+    /// Copies bytes from `at` in the region on, which lie inside the piece.
+    #[inline(always)]
+    fn copy_out(&self, at: usize, place: &mut [u8]) {
+        // The piece was checked against the registration, which lies in the region.
+        let copied = self.mr.region.copy_out(at, place);
+        debug_assert!(copied.is_ok(), "{copied:?}");
+    }
+}
+
+/// Fills places with the bytes of pieces, one after the other.
 fn gather<'a>(pieces: &'a Pieces<'a>) -> impl FnMut(&mut [u8]) + 'a {
     let mut at = 0;
     let mut done = 0;
@@ -496,9 +523,7 @@ fn gather<'a>(pieces: &'a Pieces<'a>) -> impl FnMut(&mut [u8]) + 'a {
         while let Some(piece) = pieces.get(at).filter(|_| !place.is_empty()) {
             let take = place.len().min(piece.len as usize - done);
             let (now, later) = place.split_at_mut(take);
-            // Bounds were checked at post against the registration, which lies in the region.
-            let copied = piece.mr.region.copy_out(piece.offset + done, now);
-            debug_assert!(copied.is_ok(), "{copied:?}");
+            piece.copy_out(piece.offset + done, now);
             place = later;
             done += take;
             if done == piece.len as usize {

@@ -3,11 +3,11 @@
 //! Nothing the peer writes is believed: a line is copied, then judged, and what it asks for is checked
 //! against our registrations. What is wrong ends the queue pair, never the process.
 
-use pollux_ring::{LineReader, Region};
+use pollux_ring::{LINE_PAYLOAD, LineReader, Region};
 
 use super::group::Sink;
-use super::line_format::{self, Entry, Line, Payload, Verb};
-use super::port::Verdict;
+use super::line_format::{self, Chain, Entry, Form, Line, Request, Verb};
+use super::port::{self, Verdict};
 use super::qp::{Core, RnrWait};
 use super::qp_send::PeerRing;
 use super::shared::{MrEntry, by_lkey, by_rkey};
@@ -18,6 +18,15 @@ use crate::{Completion, WcOpcode, WcStatus, WrId, rnr_timer_ns};
 const REQUESTS_PER_TURN: usize = 64;
 /// Bytes after which a turn ends: a large WRITE by reference must not hold up other queue pairs.
 const BYTES_PER_TURN: u64 = 256 * 1024;
+
+/// How the peer's requests have been coming.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrivals {
+    /// The last pass found nothing: after this chain nothing is expected.
+    Single,
+    /// Every pass finds something: there is probably more.
+    Streaming,
+}
 
 /// What became of one request.
 enum Outcome {
@@ -36,34 +45,47 @@ impl Core {
         reader: &mut LineReader,
         mrs: &View<MrEntry>,
         now: u64,
+        arrivals: Arrivals,
         into: &mut Sink<'_>,
     ) -> PeerRing {
         let mut bytes = 0;
-        let mut peer_ring = PeerRing::Busy;
-        for _ in 0..REQUESTS_PER_TURN {
-            if bytes >= BYTES_PER_TURN {
-                break;
-            }
+        let mut peer_ring = PeerRing::Quiet;
+        let mut next = reader.peek();
+        for left in (0..REQUESTS_PER_TURN).rev() {
             if !self.open || self.rnr.is_some_and(|rnr| now < rnr.until) {
-                peer_ring = PeerRing::Quiet;
                 break;
             }
-            let Some(line) = reader.peek() else {
-                peer_ring = PeerRing::Quiet;
+            let Some(line) = next.or_else(|| reader.peek()) else {
                 break;
             };
-            match self.execute(&line, reader, mrs, now, into) {
+            let request = match line_format::parse(&line) {
+                Ok(Entry::Request(request)) => request,
+                Ok(Entry::Notice) => {
+                    self.advance(reader, 1);
+                    self.take_answers();
+                    break;
+                }
+                Err(line_format::Nonsense) => {
+                    self.refuse(WcStatus::RemoteInvalidRequest);
+                    break;
+                }
+            };
+            let more = request.chain == Chain::More || arrivals == Arrivals::Streaming;
+            // Looked at before the work, so that the line comes while we work. Where nothing is expected
+            // nothing is looked at: the answer to this message would have to wait for that miss.
+            next = if more {
+                reader.peek_at(request.lines())
+            } else {
+                None
+            };
+            match self.execute(&line, request, reader, mrs, now, into) {
                 Outcome::Done(len) => bytes += u64::from(len),
-                Outcome::Wait => {
-                    if !into.is_full() {
-                        peer_ring = PeerRing::Quiet;
-                    }
-                    break;
-                }
-                Outcome::Failed => {
-                    peer_ring = PeerRing::Quiet;
-                    break;
-                }
+                Outcome::Wait if into.is_full() => peer_ring = PeerRing::Busy,
+                Outcome::Wait | Outcome::Failed => break,
+            }
+            if !more || into.is_full() || bytes >= BYTES_PER_TURN || left == 0 {
+                peer_ring = PeerRing::Busy;
+                break;
             }
         }
         self.publish_consumed();
@@ -80,50 +102,47 @@ impl Core {
     fn execute(
         &mut self,
         line: &Line,
+        request: Request,
         reader: &mut LineReader,
         mrs: &View<MrEntry>,
         now: u64,
         into: &mut Sink<'_>,
     ) -> Outcome {
-        let (verb, payload) = match line_format::parse(line) {
-            Ok(Entry::Request { verb, payload }) => (verb, payload),
-            Ok(Entry::Notice) => {
-                self.advance(reader, 1);
-                self.take_answers();
-                return Outcome::Done(0);
-            }
-            Err(line_format::Nonsense) => {
-                return self.refuse_request(WcStatus::RemoteInvalidRequest);
-            }
-        };
         if !self.psn_checked
             && let Err(status) = self.check_psn()
         {
             return self.refuse_request(status);
         }
-        let lines = payload.lines();
-        if lines > reader.capacity() {
-            return self.refuse_request(WcStatus::RemoteInvalidRequest);
-        }
-        if lines > 1 && reader.peek_at(lines - 1).is_none() {
-            return Outcome::Wait;
-        }
-        let outcome = match verb {
-            Verb::Send => self.execute_send(line, &payload, reader, mrs, now, into),
-            Verb::Write { addr, rkey } => {
-                self.execute_write(line, &payload, reader, mrs, addr, rkey)
+        let lines = request.lines();
+        if lines > 1 {
+            if lines > reader.capacity() {
+                return self.refuse_request(WcStatus::RemoteInvalidRequest);
             }
+            // An honest requester writes the last line last.
+            if reader.peek_at(lines - 1).is_none() {
+                return Outcome::Wait;
+            }
+        }
+        let from = Payload {
+            line,
+            request,
+            position: reader.read_count(),
+            ring: reader.capacity(),
+        };
+        let outcome = match request.verb {
+            Verb::Send => self.execute_send(&from, mrs, now, into),
+            Verb::Write { addr, rkey } => self.execute_write(&from, mrs, addr, rkey),
             Verb::WriteImm { addr, rkey, imm } => {
                 if self.recv.is_empty() {
                     self.not_ready(now)
                 } else if into.is_full() {
                     Outcome::Wait
                 } else {
-                    let written = self.execute_write(line, &payload, reader, mrs, addr, rkey);
-                    if let (Outcome::Done(len), Some(recv)) = (&written, self.recv.front()) {
-                        let (wr, len) = (recv.wr, *len);
-                        self.recv.pop_front();
-                        self.complete_recv(wr, WcStatus::Success, len, Some(imm), into);
+                    let written = self.execute_write(&from, mrs, addr, rkey);
+                    if let Outcome::Done(len) = written
+                        && let Some(recv) = self.recv.pop()
+                    {
+                        self.complete_recv(recv.wr, WcStatus::Success, len, Some(imm), into);
                     }
                     written
                 }
@@ -142,23 +161,21 @@ impl Core {
         self.consumed = reader.read_count();
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute_send(
         &mut self,
-        line: &Line,
-        payload: &Payload,
-        reader: &mut LineReader,
+        from: &Payload<'_>,
         mrs: &View<MrEntry>,
         now: u64,
         into: &mut Sink<'_>,
     ) -> Outcome {
-        let Some(recv) = self.recv.front().copied() else {
+        let Some(&recv) = self.recv.front() else {
             return self.not_ready(now);
         };
         if into.is_full() {
             return Outcome::Wait;
         }
-        let len = payload.len();
+        let len = from.request.len;
         if len > recv.length {
             self.refuse_request(WcStatus::RemoteInvalidRequest);
             return self.fail_recv(recv.wr, WcStatus::LocalLength, into);
@@ -169,41 +186,40 @@ impl Core {
             self.refuse_request(WcStatus::RemoteOperation);
             return self.fail_recv(recv.wr, WcStatus::LocalProtection, into);
         };
-        match self.copy(line, payload, reader, &mr.region, offset) {
+        match self.copy(from, &mr.region, offset) {
             Copied::All => {}
             Copied::NotYet => return Outcome::Wait,
             Copied::Refused(status) => return self.refuse_request(status),
         }
-        self.recv.pop_front();
+        self.recv.pop();
         self.complete_recv(recv.wr, WcStatus::Success, len, None, into);
         Outcome::Done(len)
     }
 
+    #[cold]
     fn fail_recv(&mut self, wr: WrId, status: WcStatus, into: &mut Sink<'_>) -> Outcome {
-        self.recv.pop_front();
+        self.recv.pop();
         self.tell();
         self.complete_recv(wr, status, 0, None, into);
         Outcome::Failed
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute_write(
         &mut self,
-        line: &Line,
-        payload: &Payload,
-        reader: &LineReader,
+        from: &Payload<'_>,
         mrs: &View<MrEntry>,
         addr: u64,
         rkey: u32,
     ) -> Outcome {
-        let len = payload.len();
+        let len = from.request.len;
         if len > 0 {
             let place =
                 by_rkey(mrs, rkey).and_then(|mr| Some((mr, mr.offset(addr, u64::from(len))?)));
             let Some((mr, offset)) = place else {
                 return self.refuse_request(WcStatus::RemoteAccess);
             };
-            match self.copy(line, payload, reader, &mr.region, offset) {
+            match self.copy(from, &mr.region, offset) {
                 Copied::All => {}
                 Copied::NotYet => return Outcome::Wait,
                 Copied::Refused(status) => return self.refuse_request(status),
@@ -214,33 +230,27 @@ impl Core {
     }
 
     /// Copies the payload to `offset` of `to`, where its length was checked to fit.
-    #[inline]
-    fn copy(
-        &self,
-        line: &Line,
-        payload: &Payload,
-        reader: &LineReader,
-        to: &Region,
-        offset: usize,
-    ) -> Copied {
-        match payload {
-            Payload::Carried { first_word, len } => {
-                copy_carried(line, *first_word, *len as usize, reader, to, offset)
-            }
-            Payload::Referenced(sources) => {
-                let Some(link) = &self.link else {
-                    return Copied::NotYet;
-                };
+    #[inline(always)]
+    fn copy(&self, from: &Payload<'_>, to: &Region, offset: usize) -> Copied {
+        let Some(link) = &self.link else {
+            return Copied::NotYet;
+        };
+        match from.request.form {
+            Form::Carried => from.copy_carried(&link.memory, to, offset),
+            Form::Referenced { pieces } => {
                 let mut at = offset;
-                for source in sources {
-                    let from = match link.exports.get(source.export) {
-                        Lookup::Live(from) => from,
+                for source in line_format::sources(from.line, pieces) {
+                    let memory = match link.exports.get(source.export) {
+                        Lookup::Live(memory) => memory,
                         Lookup::Unknown => return Copied::NotYet,
                         Lookup::Withdrawn => return Copied::Refused(WcStatus::LocalProtection),
                     };
                     let len = source.len as usize;
                     // An offset outside the export is the requester's fault, whoever it is.
-                    if to.copy_from(at, from, source.offset as usize, len).is_err() {
+                    if to
+                        .copy_from(at, memory, source.offset as usize, len)
+                        .is_err()
+                    {
                         return Copied::Refused(WcStatus::LocalProtection);
                     }
                     at += len;
@@ -327,38 +337,43 @@ const RNR_RETRY_FOREVER: u8 = 7;
 /// What became of a copy.
 enum Copied {
     All,
-    /// Lines or segments are missing that may still come.
+    /// A segment is missing that may still come.
     NotYet,
     Refused(WcStatus),
 }
 
-#[inline(always)]
-fn copy_carried(
-    line: &Line,
-    first_word: usize,
-    len: usize,
-    reader: &LineReader,
-    to: &Region,
-    offset: usize,
-) -> Copied {
-    let bytes = line_format::to_bytes(line);
-    let payload = &bytes[first_word * 8..];
-    let mut done = len.min(payload.len());
-    if to.copy_in(offset, &payload[..done]).is_err() {
-        return Copied::Refused(WcStatus::RemoteOperation);
-    }
-    let mut ahead = 1;
-    while done < len {
-        let Some(line) = reader.peek_at(ahead) else {
-            return Copied::NotYet;
-        };
-        let bytes = line_format::to_bytes(&line);
-        let now = bytes.len().min(len - done);
-        if to.copy_in(offset + done, &bytes[..now]).is_err() {
-            return Copied::Refused(WcStatus::RemoteOperation);
+/// A request with the place of its lines.
+struct Payload<'a> {
+    line: &'a Line,
+    request: Request,
+    /// Of the first line.
+    position: u64,
+    /// Lines of the ring.
+    ring: usize,
+}
+
+impl Payload<'_> {
+    /// Copies carried bytes straight from the peer's port. What they say is the receiver's affair, so unlike
+    /// the words of the request they need no copy that stands still.
+    #[inline(always)]
+    fn copy_carried(&self, port: &Region, to: &Region, offset: usize) -> Copied {
+        let len = self.request.len as usize;
+        let head = self.request.verb.head_bytes();
+        let mut done = len.min(LINE_PAYLOAD - head);
+        let mut position = self.position;
+        let mut place = port::line_offset(position, self.ring) + head;
+        let mut copied = to.copy_from(offset, port, place, done);
+        while done < len && copied.is_ok() {
+            position += 1;
+            place = port::line_offset(position, self.ring);
+            let next = (len - done).min(LINE_PAYLOAD);
+            copied = to.copy_from(offset + done, port, place, next);
+            done += next;
         }
-        done += now;
-        ahead += 1;
+        match copied {
+            Ok(()) => Copied::All,
+            // Both sides were checked; what is left is a registration that cannot be written.
+            Err(_) => Copied::Refused(WcStatus::RemoteOperation),
+        }
     }
-    Copied::All
 }

@@ -304,6 +304,17 @@ impl<B: Bed> World<B> {
         world
     }
 
+    /// Connects a second pair of queue pairs, which the ends' helpers use from now on.
+    pub(crate) fn connect_again(&mut self, wish: &Wish) {
+        connect(&mut self.a, &mut self.b, wish);
+        let done = (
+            std::mem::take(&mut self.a.done),
+            std::mem::take(&mut self.b.done),
+        );
+        self.warm_up();
+        (self.a.done, self.b.done) = done;
+    }
+
     fn warm_up(&mut self) {
         for end in [&mut self.a, &mut self.b] {
             let into = end.private_piece(0, 1);

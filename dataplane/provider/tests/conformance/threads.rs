@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use pollux_provider::{Placement, Signal, WcStatus};
 
-use crate::bed::{Bed, End, Wish, World, connect};
+use crate::bed::{Bed, End, Wish, World};
 
 on_every_bed!(
     both_directions_stream_at_once_without_loss,
@@ -99,7 +99,7 @@ fn both_directions_stream_at_once_without_loss<B: Bed>() {
 fn two_queue_pairs_share_a_group_fairly<B: Bed>() {
     let mut world = World::<B>::connected(Wish::default());
     let first = (world.a.qp, world.b.qp);
-    connect(&mut world.a, &mut world.b, &Wish::default());
+    world.connect_again(&Wish::default());
     let second = (world.a.qp, world.b.qp);
     for (qp_a, qp_b) in [first, second] {
         (world.a.qp, world.b.qp) = (qp_a, qp_b);
