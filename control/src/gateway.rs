@@ -34,11 +34,13 @@ mod pair;
 mod port_owner;
 mod socket;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -57,12 +59,18 @@ pub use self::figures::ForwardFigures;
 /// Name of the thread.
 const THREAD_NAME: &str = "pollux-gw";
 
+/// How long the thread may take to reset what exists before its session is ended, which resets
+/// the rest.
+const STOP_GRACE: Duration = Duration::from_millis(200);
+
 /// All forwards of an appliance, served by one thread. Dropping the value stops them.
 #[derive(Debug)]
 pub struct Gateway {
     link: Arc<Link>,
     forwards: Vec<Served>,
     thread: Option<JoinHandle<()>>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<Infallible>,
 }
 
 /// A forward as it is served.
@@ -173,16 +181,19 @@ impl Link {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the thread end. The session's control socket is shut down as well: whatever the thread
-    /// waits for from the appliance ends, even if the appliance waits for the thread.
+    /// Has the thread end.
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        // An eventfd that is full is a signal that is still there.
+        let _ = self.wake.signal();
+    }
+
+    /// Ends the session from outside: the thread does not wait for the appliance any more.
+    fn cut(&self) {
         if let Some(control) = self.control().take() {
             // A socket whose other end is gone is down already.
             let _ = shutdown(&control, Shutdown::Both);
         }
-        // An eventfd that is full is a signal that is still there.
-        let _ = self.wake.signal();
     }
 }
 
@@ -221,9 +232,13 @@ impl Gateway {
                 what: "cannot make an event loop",
                 error,
             })?;
+        let (running, ended) = channel();
         let thread = std::thread::Builder::new()
             .name(THREAD_NAME.to_string())
-            .spawn(move || engine.run())
+            .spawn(move || {
+                engine.run();
+                drop(running);
+            })
             .map_err(|error| GatewayError::System {
                 what: "cannot start a thread",
                 error,
@@ -232,6 +247,7 @@ impl Gateway {
             link,
             forwards: served,
             thread: Some(thread),
+            ended,
         })
     }
 
@@ -258,6 +274,10 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.link.stop();
+        // It may wait for the appliance, whose control thread may be the one that waits here.
+        if self.ended.recv_timeout(STOP_GRACE) == Err(RecvTimeoutError::Timeout) {
+            self.link.cut();
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -35,9 +35,6 @@ const LOOKS_PER_YIELD: u32 = 8;
 /// How long to wait before joining the appliance is tried again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// Looks at the session after which its end is taken for granted; one is enough.
-const FAREWELL_LOOKS: u32 = 64;
-
 /// What the thread is to be reminded of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alarm {
@@ -324,21 +321,9 @@ impl Engine {
         }
     }
 
-    /// Resets what exists. The session's control socket is down, so that nothing waits for the
-    /// appliance.
+    /// Resets what exists.
     fn finish(mut self) {
-        if let Some(session) = &self.session {
-            for _ in 0..FAREWELL_LOOKS {
-                if session.is_gone() {
-                    break;
-                }
-                // Only one who has announced to sleep looks at the control socket at once.
-                let _ = session.arm();
-                session.poll_events(&mut self.news);
-            }
-        }
         self.end_all();
-        self.news.clear();
     }
 }
 
