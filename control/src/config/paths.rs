@@ -1,5 +1,6 @@
 //! The paths of one appliance, with every `"auto"` filled in.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use super::Config;
@@ -18,6 +19,29 @@ pub struct Paths {
     pub fabric_dir: PathBuf,
     /// Folder of the core locks.
     pub lock_dir: PathBuf,
+}
+
+impl Paths {
+    /// The GID of the soft device when the configuration says `"auto"`: always the same for one
+    /// runtime folder, so that an appliance that was killed finds, and takes over, what it left
+    /// in the fabric folder. In the form of a RoCEv2 GID of an IPv4 address of the loopback
+    /// network, 127.0.0.0/8, which no adapter has.
+    ///
+    /// Two appliances that by chance get the same are refused by the fabric; `device.gid` helps.
+    #[must_use]
+    pub fn default_gid(&self) -> Ipv6Addr {
+        // FNV-1a, 64 bits: short, and the same in every version, unlike the standard hasher.
+        let hash = self
+            .runtime_dir
+            .as_os_str()
+            .as_encoded_bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let [.., b, c, d] = (hash ^ hash >> 32).to_be_bytes();
+        Ipv4Addr::new(127, b, c, d).to_ipv6_mapped()
+    }
 }
 
 /// A path that follows from the configuration is too long for a socket.

@@ -248,6 +248,26 @@ fn a_socket_path_that_the_kernel_cannot_take_is_told() {
 }
 
 #[test]
+fn the_automatic_gid_stays_with_the_runtime_folder() {
+    let host = crate::host::Host {
+        uid: 1,
+        xdg_runtime_dir: None,
+    };
+    let gid = |name: &str| {
+        let mut config = Config::default();
+        config.appliance.name = name.into();
+        config.paths(&host).expect("short paths").default_gid()
+    };
+    assert_eq!(gid("a"), gid("a"));
+    assert_ne!(gid("a"), gid("b"));
+    assert!(
+        gid("a")
+            .to_ipv4_mapped()
+            .is_some_and(|address| address.is_loopback())
+    );
+}
+
+#[test]
 fn a_peer_is_one_that_an_entry_covers() {
     let config = full();
     assert!(config.is_peer("192.0.2.9:5".parse().expect("address")));

@@ -333,7 +333,7 @@ fn a_configuration_is_checked_without_an_appliance() {
     let lines: Vec<&str> = ended.err.lines().collect();
     assert_eq!(lines.len(), 3, "{ended:?}");
     assert!(
-        lines[0].starts_with(&format!("{bad}:8: attach.slots: ")),
+        lines[0].starts_with(&format!("{bad}:9: attach.slots: ")),
         "{ended:?}"
     );
     assert_eq!(lines[2], format!("pollux: {bad}: 2 mistakes"));

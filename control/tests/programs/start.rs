@@ -22,7 +22,7 @@ fn a_wrong_configuration_is_one_line_with_file_line_and_key() {
     let ended = polluxd(&["--config", &config]);
     assert_eq!(ended.status, Some(78), "{ended:?}");
     let expected =
-        format!("polluxd: {config}:8: attach.slotz: unknown key; did you mean \"slots\"?");
+        format!("polluxd: {config}:9: attach.slotz: unknown key; did you mean \"slots\"?");
     assert!(
         is_one_line(&ended.err) && ended.err.starts_with(&expected),
         "{ended:?}"
@@ -40,7 +40,7 @@ fn several_mistakes_are_one_line_at_the_start_and_all_told_by_check() {
     );
     let check = polluxd(&["--config", &config, "--check"]);
     assert_eq!((start.status, check.status), (Some(78), Some(78)));
-    assert!(check.err.contains(":8: attach.slots") && check.err.contains(":9: attach.rmb"));
+    assert!(check.err.contains(":9: attach.slots") && check.err.contains(":10: attach.rmb"));
 }
 
 #[test]

@@ -74,11 +74,21 @@ impl Place {
 
     /// Writes a configuration: everything in this folder, and what `more` says.
     pub(crate) fn config(&self, more: &str) -> String {
-        let path = self.path("polluxd.toml");
+        self.write("pollux", "run", more)
+    }
+
+    /// Writes the configuration of an appliance called `name`, with a runtime folder of its name;
+    /// those of one place share fabric and core locks.
+    pub(crate) fn config_of(&self, name: &str, more: &str) -> String {
+        self.write(name, name, more)
+    }
+
+    fn write(&self, name: &str, run: &str, more: &str) -> String {
+        let path = self.path(&format!("{name}.toml"));
         let at = self.dir.path().display();
         let text = format!(
-            "[appliance]\nruntime_dir = \"{at}/run\"\n[device]\nfabric_dir = \"{at}/fabric\"\n\
-             [workers]\nlock_dir = \"{at}\"\n{more}"
+            "[appliance]\nname = \"{name}\"\nruntime_dir = \"{at}/{run}\"\n\
+             [device]\nfabric_dir = \"{at}/fabric\"\n[workers]\nlock_dir = \"{at}\"\n{more}"
         );
         std::fs::write(&path, text).expect("write");
         text_of(&path)
