@@ -1,0 +1,12 @@
+//! Two appliances on one host, as their users meet them: what goes through, what ends, what stays.
+//!
+//! Each test starts processes of its own in a folder of its own, with ports that the kernel
+//! chooses, so that the tests do not disturb each other.
+
+mod capture;
+mod death;
+mod fallback;
+mod order;
+mod redis;
+mod streams;
+mod support;
