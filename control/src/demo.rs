@@ -31,7 +31,7 @@ use crate::cores::{self, CoreChoice, CoreSet};
 use crate::exit::{ExitStatus, Fatal};
 use crate::host::Host;
 use crate::measure;
-use crate::rpc::{CALL_TIMEOUT, Client, InlineUse, LatencyRequest, Method};
+use crate::rpc::{CALL_TIMEOUT, Client, InlineSetting, InlineUse, LatencyRequest, Method};
 use crate::view::{GroupView, LatencyTable, LinkView, MemoryView, View};
 
 /// Bytes that go each way.
@@ -306,7 +306,10 @@ fn latency(
         iterations: None,
         inline: InlineUse::Off,
     };
+    // The echo as well, otherwise only one of the two ways would differ.
+    measure::set_inline(b, InlineSetting::Use(InlineUse::Off))?;
     let mut off = measure::run(a, &request)?;
+    measure::set_inline(b, InlineSetting::Use(InlineUse::On))?;
     request.inline = InlineUse::On;
     let mut on = measure::run(a, &request)?;
     measure::set_poll(a, PollMode::Adaptive)?;

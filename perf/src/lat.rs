@@ -11,14 +11,16 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::Duration;
 
+use pollux_control::hist::Samples;
 use quanta::Clock;
 use thiserror::Error;
-
-use pollux_control::hist::Samples;
 
 /// Round trips before the first sample of each size: they pay for cold caches, page faults and the
 /// slow start of a connection.
 pub const WARM_UP: u64 = 100;
+
+/// Bytes that the echo holds at most.
+const ECHO_BYTES: usize = 64 * 1024;
 
 /// A byte stream that never blocks in `read` and `write`, and says how to wait.
 pub trait Channel: Read + Write {
@@ -182,7 +184,7 @@ fn progress(result: io::Result<usize>, at_end: ErrorKind) -> io::Result<usize> {
 }
 
 /// Whether an error only means that the call has to be tried again later.
-pub(crate) fn is_again(error: &io::Error) -> bool {
+fn is_again(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
@@ -199,6 +201,35 @@ fn compare(message: &[u8], echo: &[u8], bytes: u32) -> Result<(), LatError> {
             got,
         }),
         None => Ok(()),
+    }
+}
+
+/// Sends back what comes until the other end has ended its direction.
+///
+/// # Errors
+///
+/// What the stream said.
+pub fn echo(channel: &mut impl Channel) -> io::Result<()> {
+    let mut held = vec![0; ECHO_BYTES];
+    loop {
+        let count = match channel.read(&mut held) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if is_again(&error) => {
+                channel.wait(Wish::Read)?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let mut sent = 0;
+        while sent < count {
+            match channel.write(&held[sent..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => sent += bytes,
+                Err(error) if is_again(&error) => channel.wait(Wish::Write)?,
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 

@@ -4,12 +4,21 @@
 //! |---|---|
 //! | [`loop_spec`] | `msg_size:1:2K:*2`: the message sizes of one run, as qperf has them |
 //! | [`table`] | prints the result, for people and as JSON |
+//! | [`inprocess`] | the ping-pong inside the workers of two processes |
+//! | [`embedded`] | the appliance in each of them |
+//! | [`attached`] | the ping-pong's stream through an appliance that runs |
 //! | [`lat`] | the ping-pong itself, over any byte stream |
 //! | [`tcp`] | the ping-pong's stream over plain TCP, and the echo at its other end |
+//!
+//! What is measured with, the histogram and the bounce, lies in `pollux_control`, whose own
+//! latency runs use the same.
 //!
 //! Every figure that leaves this crate is one way, that is half of a round trip, and stands beside
 //! the bounce of the same run: machines drift, and the ratio of the two does not.
 
+pub mod attached;
+pub mod embedded;
+pub mod inprocess;
 pub mod lat;
 pub mod loop_spec;
 pub mod table;

@@ -3,16 +3,26 @@
 //! Exit status: 0 when everything asked for was measured, 1 on any failure, usage included.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Parser, Subcommand};
+use pollux_attach::client::Session;
 use pollux_control::bounce::{self, BounceSpec, allowed_cores, pin_to};
+use pollux_control::config::{LogLevel, PollMode};
+use pollux_control::host::Host;
+use pollux_control::log;
+use pollux_control::rpc::{InlineSetting, InlineUse};
 use pollux_control::view::LatencyRow;
-use pollux_perf::lat::{Limit, ping};
+use pollux_perf::attached::{self, AttachedChannel};
+use pollux_perf::inprocess::{self, Meeting, Plan};
+use pollux_perf::lat::{Channel, Limit, echo, ping};
 use pollux_perf::loop_spec::{LoopSpec, SIZES_MAX, parse_size, sizes_of};
-use pollux_perf::table::{self, BounceOrReason, Build, Cores, Mode, Report, Setting, Transport};
+use pollux_perf::table::{
+    self, BounceOrReason, Build, Cores, Format, Mode, Report, Setting, Transport,
+};
 use pollux_perf::tcp::{self, TcpChannel, TcpWait};
 use quanta::Clock;
 
@@ -42,7 +52,7 @@ enum Command {
 struct BounceArguments {
     /// The two cores, such as 0,1 [default: two of the allowed ones]
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
-    cores: Option<[usize; 2]>,
+    cores: Option<[u32; 2]>,
     /// How many different lines to measure
     #[arg(long, default_value_t = BounceSpec::default().lines)]
     lines: usize,
@@ -58,26 +68,49 @@ struct BounceArguments {
 }
 
 #[derive(Args)]
-#[command(after_help = "The two ends, each on a core of its own:\n  \
+#[command(
+    after_help = "Both ends by themselves, on two of the allowed cores:\n  \
+    pollux-perf lat --loop msg_size:1:2K:*2 -t 2 --inline both\n\
+    The two ends, each on a core of its own:\n  \
     taskset -c 1 pollux-perf lat --listen 127.0.0.1:7000\n  \
-    taskset -c 0 pollux-perf lat 127.0.0.1:7000 --cores 0,1 --loop msg_size:1:2K:*2 -t 2")]
+    taskset -c 0 pollux-perf lat 127.0.0.1:7000 --loop msg_size:1:2K:*2 -t 2\n\
+    Through an appliance that runs, and over plain TCP, to compare with:\n  \
+    pollux-perf lat --attach SOCKET --listen 127.0.0.1:7000\n  \
+    pollux-perf lat --tcp --listen 127.0.0.1:7000"
+)]
 struct LatArguments {
-    /// Measure against the end that listens at HOST:PORT
-    #[arg(value_name = "HOST:PORT", required_unless_present = "listen")]
+    /// Measure against the end that listens at HOST:PORT; without it and --listen, against a
+    /// second process of its own
+    #[arg(value_name = "HOST:PORT")]
     connect: Option<String>,
     /// Be the other end: listen at HOST:PORT and send everything back, until stopped
     #[arg(
         long,
         value_name = "HOST:PORT",
-        conflicts_with_all = ["connect", "loops", "msg_size", "time", "iterations", "cores", "json"]
+        conflicts_with_all = [
+            "connect", "loops", "msg_size", "time", "iterations", "cores", "json", "inline"
+        ]
     )]
     listen: Option<String>,
-    /// What carries the bytes
-    #[arg(long, value_enum, default_value_t = Carrier::Tcp)]
-    transport: Carrier,
-    /// How this end waits; start both ends with the same
-    #[arg(long, value_enum, default_value_t = Poll::Busy)]
-    poll: Poll,
+    /// Go through the appliance with this attach socket, as a program does
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["tcp", "inline", "fabric_dir"])]
+    attach: Option<PathBuf>,
+    /// Go over the system's TCP, to which a stream falls back
+    #[arg(long, conflicts_with_all = ["inline", "fabric_dir"])]
+    tcp: bool,
+    /// How this end waits, busy, adaptive (not with --tcp) or interrupt; start both ends with the
+    /// same
+    #[arg(long, value_name = "MODE", default_value = "busy", value_parser = parse_poll)]
+    poll: PollMode,
+    /// Send inline: on, off, both (a table each), or at most so many bytes [default: on]
+    #[arg(long, value_name = "on|off|both|BYTES", value_parser = parse_inline)]
+    inline: Option<InlineChoice>,
+    /// Folder in which both ends meet, when they are on one host [default: one for each user]
+    #[arg(long, value_name = "DIR")]
+    fabric_dir: Option<PathBuf>,
+    /// Folder of the core locks; without it, that of all appliances
+    #[arg(long, value_name = "DIR", hide = true)]
+    lock_dir: Option<PathBuf>,
     /// Message sizes as msg_size:FIRST:LAST:STEP with STEP *FACTOR or +BYTES; may be repeated
     #[arg(long = "loop", value_name = "SPEC")]
     loops: Vec<LoopSpec>,
@@ -96,39 +129,21 @@ struct LatArguments {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     iterations: Option<u64>,
+    /// This end's core [default: the last that is allowed]
+    #[arg(long, value_name = "CORE", conflicts_with = "cores")]
+    core: Option<u32>,
     /// The cores of this end and of the other one, such as 0,1: pins this end, and says between
     /// which cores to measure the bounce
     #[arg(long, value_name = "THIS,OTHER", value_parser = parse_cores)]
-    cores: Option<[usize; 2]>,
+    cores: Option<[u32; 2]>,
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// What carries the bytes of a run.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Carrier {
-    /// The system's TCP, which a stream falls back to
-    Tcp,
-}
-
-/// How an end waits for its message.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Poll {
-    /// Poll without a pause
-    Busy,
-    /// Sleep until the system wakes it
-    Interrupt,
-}
-
-impl From<Poll> for TcpWait {
-    fn from(poll: Poll) -> TcpWait {
-        match poll {
-            Poll::Busy => TcpWait::Busy,
-            Poll::Interrupt => TcpWait::Interrupt,
-        }
-    }
-}
+/// What `--inline` asks for: a table for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InlineChoice(Vec<InlineSetting>);
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -145,11 +160,6 @@ fn main() -> ExitCode {
     };
     let result = match &arguments.command {
         Command::Bounce(arguments) => run_bounce(arguments),
-        Command::Lat(LatArguments {
-            listen: Some(address),
-            poll,
-            ..
-        }) => serve(address, *poll),
         Command::Lat(arguments) => run_lat(arguments),
     };
     match result {
@@ -163,7 +173,7 @@ fn main() -> ExitCode {
 
 fn run_bounce(arguments: &BounceArguments) -> Result<()> {
     let spec = BounceSpec {
-        cores: arguments.cores,
+        cores: arguments.cores.map(|pair| pair.map(|core| core as usize)),
         lines: arguments.lines,
         batches: arguments.batches,
         round_trips: arguments.round_trips,
@@ -188,64 +198,151 @@ fn run_bounce(arguments: &BounceArguments) -> Result<()> {
     Ok(())
 }
 
-/// The other end: serves one connection after the other.
-fn serve(address: &str, poll: Poll) -> Result<()> {
-    let listener = tcp::listen(address)?;
-    let here = listener
-        .local_addr()
-        .context("cannot ask for the address listened on")?;
-    {
-        let mut out = io::stdout().lock();
-        writeln!(out, "listening on {here}, core {}", cores_of_this_thread()?)?;
-        out.flush()?;
+fn run_lat(arguments: &LatArguments) -> Result<()> {
+    // What the appliance in this process or the library has to say of importance.
+    log::init(LogLevel::Warn);
+    let core = arguments.cores.map(|[this, _]| this as usize);
+    let core = core.or(arguments.core.map(|core| core as usize));
+    if let (Some(core), true) = (core, arguments.tcp || arguments.attach.is_some()) {
+        pin_to(core)?;
     }
+    match (&arguments.attach, arguments.tcp) {
+        (Some(socket), _) => match &arguments.listen {
+            Some(address) => serve_attached(socket, address, arguments.poll),
+            None => lat_attached(arguments, socket),
+        },
+        (None, true) => {
+            let wait = tcp_wait(arguments.poll)?;
+            match &arguments.listen {
+                Some(address) => serve_tcp(address, wait),
+                None => lat_tcp(arguments, wait),
+            }
+        }
+        (None, false) => lat_in_process(arguments),
+    }
+}
+
+/// Both ends embed the appliance.
+fn lat_in_process(arguments: &LatArguments) -> Result<()> {
+    let folder = arguments.fabric_dir.as_ref().map_or_else(
+        || Ok(Host::current().base_dir().join("perf")),
+        std::path::absolute,
+    )?;
+    let meeting = Meeting {
+        folder,
+        lock_dir: arguments.lock_dir.clone(),
+        poll: arguments.poll,
+    };
+    if let Some(address) = &arguments.listen {
+        return inprocess::listen(address, arguments.core, &meeting);
+    }
+    let inline = arguments.inline.clone();
+    let plan = Plan {
+        sizes: sizes(arguments)?,
+        limit: limit(arguments),
+        inline: inline.map_or_else(
+            || vec![InlineSetting::Use(InlineUse::On)],
+            |InlineChoice(list)| list,
+        ),
+        format: format(arguments),
+    };
+    match &arguments.connect {
+        Some(address) => {
+            let this = arguments.cores.map(|[this, _]| this).or(arguments.core);
+            let other = arguments.cores.map(|[_, other]| other);
+            inprocess::connect(address, (this, other), &meeting, &plan)
+        }
+        None => inprocess::with_own_echo(arguments.cores, &meeting, &plan),
+    }
+}
+
+/// The other end over TCP: serves one connection after the other.
+fn serve_tcp(address: &str, wait: TcpWait) -> Result<()> {
+    let listener = tcp::listen(address)?;
+    tell_listening(listener.local_addr())?;
     loop {
         let (stream, peer) = listener.accept().context("cannot accept a connection")?;
-        if let Err(error) = tcp::echo(stream, poll.into()) {
+        if let Err(error) = tcp::echo(stream, wait) {
             eprintln!("pollux-perf: connection from {peer}: {error}");
         }
     }
 }
 
-fn run_lat(arguments: &LatArguments) -> Result<()> {
-    let address = arguments
-        .connect
-        .as_deref()
-        .context("an address to connect to is missing")?;
-    let sizes = sizes(arguments)?;
-    let limit = match arguments.iterations {
-        Some(iterations) => Limit::Iterations(iterations),
-        None => Limit::Time(arguments.time.unwrap_or(Duration::from_secs(2))),
-    };
-    let bounce_before = bounce_of(arguments.cores);
-    if let Some([this, _]) = arguments.cores {
-        pin_to(this)?;
+/// The other end through an appliance: serves one connection after the other.
+fn serve_attached(socket: &Path, address: &str, mode: PollMode) -> Result<()> {
+    let session = attached::open(socket, mode)?;
+    let listener = attached::listen(&session, address)?;
+    tell_listening(listener.local_addr())?;
+    loop {
+        let (stream, peer) = listener.accept().context("cannot accept a connection")?;
+        let mut channel = AttachedChannel::new(&session, stream, mode)?;
+        if let Err(error) = echo(&mut channel) {
+            eprintln!("pollux-perf: connection from {peer}: {error}");
+        }
     }
-    let mut channel = match arguments.transport {
-        Carrier::Tcp => TcpChannel::connect(address, arguments.poll.into())?,
+}
+
+fn tell_listening(address: io::Result<std::net::SocketAddr>) -> Result<()> {
+    let here = address.context("cannot ask for the address listened on")?;
+    let mut out = io::stdout().lock();
+    writeln!(out, "listening on {here}, core {}", cores_of_this_thread()?)?;
+    Ok(out.flush()?)
+}
+
+fn lat_tcp(arguments: &LatArguments, wait: TcpWait) -> Result<()> {
+    let address = address(arguments)?;
+    let bounce_before = bounce_of(arguments.cores);
+    let channel = TcpChannel::connect(address, wait)?;
+    lat_over(arguments, channel, (Transport::Tcp, None), bounce_before)
+}
+
+fn lat_attached(arguments: &LatArguments, socket: &Path) -> Result<()> {
+    let address = address(arguments)?;
+    let bounce_before = bounce_of(arguments.cores);
+    let session: Session = attached::open(socket, arguments.poll)?;
+    let channel = AttachedChannel::connect(&session, address, arguments.poll)?;
+    let transport = channel.transport();
+    let inline = match transport {
+        Transport::SmcR => attached::inline_bytes(socket),
+        Transport::Fallback { .. } | Transport::Tcp => None,
     };
+    lat_over(arguments, channel, (transport, inline), bounce_before)
+}
+
+/// Measures over a stream of this thread and prints the table.
+fn lat_over(
+    arguments: &LatArguments,
+    mut channel: impl Channel,
+    (transport, inline_bytes): (Transport, Option<u32>),
+    bounce_before: BounceOrReason,
+) -> Result<()> {
+    let sizes = sizes(arguments)?;
     let setting = Setting {
         this_core: cores_of_this_thread()?,
-        other_core: arguments.cores.map(|[_, other]| other),
-        mode: Mode::from(TcpWait::from(arguments.poll)),
-        transport: Transport::Tcp,
-        inline_bytes: None,
+        other_core: arguments.cores.map(|[_, other]| other as usize),
+        mode: match arguments.poll {
+            PollMode::Busy => Mode::Busy,
+            PollMode::Adaptive => Mode::Adaptive,
+            PollMode::Interrupt => Mode::Interrupt,
+        },
+        transport,
+        inline_bytes,
         build: Build::current(),
         bounce_before,
     };
     let mut out = io::stdout().lock();
-    if !arguments.json {
+    if format(arguments) == Format::Text {
         table::write_head(&mut out, &setting)?;
     }
     let clock = Clock::new();
     let mut rows = Vec::with_capacity(sizes.len());
     for bytes in sizes {
-        let samples = ping(&mut channel, &clock, bytes, limit)?;
+        let samples = ping(&mut channel, &clock, bytes, limit(arguments))?;
         let row = LatencyRow {
             bytes,
             summary: samples.summary(),
         };
-        if !arguments.json {
+        if format(arguments) == Format::Text {
             writeln!(out, "{}", row.line())?;
             out.flush()?;
         }
@@ -253,13 +350,42 @@ fn run_lat(arguments: &LatArguments) -> Result<()> {
     }
     // The other end polls as long as the connection lives, on the core that the bounce needs.
     drop(channel);
-    let bounce_after = bounce_of(arguments.cores);
-    if arguments.json {
-        Report::new(setting, bounce_after, rows).write_json(&mut out)?;
-    } else {
-        table::write_foot(&mut out, &bounce_after)?;
+    let report = Report::new(setting, bounce_of(arguments.cores), rows);
+    match format(arguments) {
+        Format::Json => table::write_json(&mut out, &[report])?,
+        Format::Text => table::write_foot(&mut out, &report)?,
     }
     Ok(())
+}
+
+fn address(arguments: &LatArguments) -> Result<&str> {
+    let address = arguments.connect.as_deref();
+    address.context("an address is missing: give HOST:PORT, or --listen HOST:PORT")
+}
+
+fn limit(arguments: &LatArguments) -> Limit {
+    match arguments.iterations {
+        Some(iterations) => Limit::Iterations(iterations),
+        None => Limit::Time(arguments.time.unwrap_or(Duration::from_secs(2))),
+    }
+}
+
+fn format(arguments: &LatArguments) -> Format {
+    if arguments.json {
+        Format::Json
+    } else {
+        Format::Text
+    }
+}
+
+fn tcp_wait(mode: PollMode) -> Result<TcpWait> {
+    match mode {
+        PollMode::Busy => Ok(TcpWait::Busy),
+        PollMode::Interrupt => Ok(TcpWait::Interrupt),
+        PollMode::Adaptive => Err(anyhow!(
+            "--poll adaptive does not exist over TCP: use busy or interrupt"
+        )),
+    }
 }
 
 fn sizes(arguments: &LatArguments) -> Result<Vec<u32>> {
@@ -278,9 +404,9 @@ fn sizes(arguments: &LatArguments) -> Result<Vec<u32>> {
 
 /// The bounce between the two ends' cores. That it cannot be measured does not end a run: the
 /// reason stands where the figure would.
-fn bounce_of(cores: Option<[usize; 2]>) -> BounceOrReason {
+fn bounce_of(cores: Option<[u32; 2]>) -> BounceOrReason {
     match bounce::measure(&BounceSpec {
-        cores,
+        cores: cores.map(|pair| pair.map(|core| core as usize)),
         ..BounceSpec::default()
     }) {
         Ok(bounce) => BounceOrReason::Measured(bounce),
@@ -299,11 +425,26 @@ fn cores_of_this_thread() -> Result<Cores> {
 }
 
 /// Two numbers with a comma between them.
-fn parse_cores(text: &str) -> Result<[usize; 2], String> {
+fn parse_cores(text: &str) -> Result<[u32; 2], String> {
     let form = || format!("`{text}` is not two cores: write two numbers, such as 0,1");
     let (first, second) = text.split_once(',').ok_or_else(form)?;
-    let core = |text: &str| text.trim().parse::<usize>().map_err(|_| form());
+    let core = |text: &str| text.trim().parse::<u32>().map_err(|_| form());
     Ok([core(first)?, core(second)?])
+}
+
+fn parse_poll(text: &str) -> Result<PollMode, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is no way to wait: busy, adaptive or interrupt"))
+}
+
+fn parse_inline(text: &str) -> Result<InlineChoice, String> {
+    Ok(InlineChoice(match text {
+        "both" => vec![
+            InlineSetting::Use(InlineUse::Off),
+            InlineSetting::Use(InlineUse::On),
+        ],
+        other => vec![other.parse()?],
+    }))
 }
 
 /// Seconds, with a fraction if need be.
@@ -351,6 +492,14 @@ mod tests {
     }
 
     #[test]
+    fn inline_can_be_had_both_ways() {
+        let inline = |line| lat(line).unwrap().inline.unwrap().0;
+        let [off, on] = [InlineUse::Off, InlineUse::On].map(InlineSetting::Use);
+        assert_eq!(inline("--inline both"), [off, on]);
+        assert_eq!(inline("a:1 --inline 48"), [InlineSetting::Bytes(48)]);
+    }
+
+    #[test]
     fn without_a_size_one_byte_is_measured() {
         assert_eq!(sizes(&lat("a:1").unwrap()).unwrap(), [1]);
         assert_eq!(sizes(&lat("a:1 -m 2K").unwrap()).unwrap(), [2048]);
@@ -359,8 +508,10 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         for line in [
-            "",
             "a:1 --listen b:2",
+            "a:1 --tcp --attach x",
+            "a:1 --tcp --inline off",
+            "a:1 --core 1 --cores 0,1",
             "--listen a:1 -t 2",
             "--listen a:1 --json",
             "a:1 -t 2 -n 5",
@@ -384,6 +535,8 @@ mod tests {
             "a:1 --cores 1",
             "a:1 --cores 1,x",
             "a:1 --loop msg_size:1:2K:*1",
+            "a:1 --inline maybe",
+            "a:1 --poll sometimes",
         ] {
             assert!(lat(line).is_err(), "{line}");
         }

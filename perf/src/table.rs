@@ -22,8 +22,8 @@ pub struct Setting {
     pub mode: Mode,
     /// What carried the bytes.
     pub transport: Transport,
-    /// Largest message that the adapter takes from the work request itself, in bytes, as granted;
-    /// `None` where there is no adapter.
+    /// Largest message that the adapter takes from the work request itself, in bytes; 0 when
+    /// inline is off, `None` where there is no adapter or nobody tells.
     pub inline_bytes: Option<u32>,
     /// How the program was built.
     pub build: Build,
@@ -65,6 +65,15 @@ pub enum Transport {
     },
     /// TCP, as asked for.
     Tcp,
+}
+
+/// How a run is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people, row by row.
+    Text,
+    /// As JSON, at the end.
+    Json,
 }
 
 /// How the program was built.
@@ -117,6 +126,9 @@ pub struct Report {
     /// The bounce just after the run; one that differs from the one before says that the machine
     /// changed underneath.
     pub bounce_after: BounceOrReason,
+    /// The medians as multiples of the bounce of one line, each with its message size. What stays
+    /// the same on a machine that drifts.
+    pub p50_over_bounce: Vec<(u32, f64)>,
     /// One element for each message size.
     pub rows: Vec<LatencyRow>,
 }
@@ -125,24 +137,19 @@ impl Report {
     /// Puts a run together.
     #[must_use]
     pub fn new(setting: Setting, bounce_after: BounceOrReason, rows: Vec<LatencyRow>) -> Report {
+        let one_line = one_line_ns(&setting.bounce_before, &bounce_after);
         Report {
-            version: 1,
+            version: 2,
             unit: "us",
             way: "one-way",
             setting,
+            p50_over_bounce: rows
+                .iter()
+                .filter_map(|row| Some((row.bytes, row.summary.p50? * 1000.0 / one_line?)))
+                .collect(),
             bounce_after,
             rows,
         }
-    }
-
-    /// Writes one JSON object and a line end.
-    ///
-    /// # Errors
-    ///
-    /// What `out` says.
-    pub fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut *out, self)?;
-        writeln!(out)
     }
 }
 
@@ -160,7 +167,9 @@ pub fn write_head(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
     writeln!(out, "# mode       {}", setting.mode)?;
     writeln!(out, "# transport  {}", setting.transport)?;
     match setting.inline_bytes {
-        Some(bytes) => writeln!(out, "# inline     {bytes} bytes granted")?,
+        Some(0) => writeln!(out, "# inline     off")?,
+        Some(bytes) => writeln!(out, "# inline     up to {bytes} bytes")?,
+        None if setting.transport == Transport::SmcR => writeln!(out, "# inline     not told")?,
         None => writeln!(out, "# inline     none: no adapter carried the bytes")?,
     }
     if setting.build == Build::Debug {
@@ -174,13 +183,45 @@ pub fn write_head(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
     writeln!(out, "{}", LatencyRow::heading())
 }
 
-/// Writes the bounce after the run.
+/// Writes the bounce after the run, and the medians as multiples of it.
 ///
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_foot(out: &mut impl Write, bounce_after: &BounceOrReason) -> io::Result<()> {
-    writeln!(out, "# bounce     {bounce_after} (after the run)")
+pub fn write_foot(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    writeln!(out, "# bounce     {} (after the run)", report.bounce_after)?;
+    if report.p50_over_bounce.is_empty() {
+        return Ok(());
+    }
+    write!(out, "# t_p50 as a multiple of the bounce of one line:")?;
+    for (bytes, ratio) in &report.p50_over_bounce {
+        write!(out, " {bytes} B {ratio:.2}")?;
+    }
+    writeln!(out)
+}
+
+/// Writes one run as an object, several as an array of objects, and a line end.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_json(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+    match reports {
+        [report] => serde_json::to_writer_pretty(&mut *out, report)?,
+        reports => serde_json::to_writer_pretty(&mut *out, reports)?,
+    }
+    writeln!(out)
+}
+
+/// The bounce of one line, in nanoseconds: the mean of before and after.
+fn one_line_ns(before: &BounceOrReason, after: &BounceOrReason) -> Option<f64> {
+    match (before, after) {
+        (BounceOrReason::Measured(before), BounceOrReason::Measured(after)) => Some(f64::midpoint(
+            before.one_line.median_ns,
+            after.one_line.median_ns,
+        )),
+        (BounceOrReason::NotMeasured { .. }, _) | (_, BounceOrReason::NotMeasured { .. }) => None,
+    }
 }
 
 impl fmt::Display for Cores {
@@ -283,7 +324,7 @@ mod tests {
             "# cores      this end 0, other end 1\n\
              # mode       busy\n\
              # transport  SMC-R\n\
-             # inline     256 bytes granted\n\
+             # inline     up to 256 bytes\n\
              # bounce     cores 0,1: one line 60.0 ns (59.0 to 99.5), \
              two lines 90.0 ns (89.0 to 99.5)\n\
              # times in usec, one way (half of round trip)\n  \
@@ -323,7 +364,8 @@ mod tests {
     fn json_has_nothing_where_the_table_has_no_figure() {
         let report = Report::new(setting(), bounce(), vec![row()]);
         let value: serde_json::Value =
-            serde_json::from_str(&text(|out| report.write_json(out))).unwrap();
+            serde_json::from_str(&text(|out| write_json(out, std::slice::from_ref(&report))))
+                .unwrap();
         assert_eq!(value["unit"], "us");
         assert_eq!(value["way"], "one-way");
         assert_eq!(value["this_core"], 0);
@@ -337,10 +379,12 @@ mod tests {
     }
 
     #[test]
-    fn the_foot_repeats_the_bounce() {
-        let foot = text(|out| write_foot(out, &bounce()));
-        assert!(
-            foot.starts_with("# bounce     cores 0,1: ") && foot.ends_with("(after the run)\n")
-        );
+    fn the_foot_repeats_the_bounce_and_has_the_ratios() {
+        let report = Report::new(setting(), bounce(), vec![row()]);
+        let foot = text(|out| write_foot(out, &report));
+        assert!(foot.starts_with("# bounce     cores 0,1: "), "{foot}");
+        assert!(foot.contains("(after the run)\n"), "{foot}");
+        // One microsecond over 60 nanoseconds.
+        assert!(foot.ends_with(": 2048 B 16.67\n"), "{foot}");
     }
 }

@@ -7,11 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error;
 
-use crate::lat::{Channel, Wish, is_again};
+use crate::lat::{Channel, Wish};
 use crate::table::Mode;
-
-/// Bytes that the echo holds at most.
-const ECHO_BYTES: usize = 64 * 1024;
 
 /// How an end over TCP waits. (A worker has a third way, to poll for a while.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +47,7 @@ pub enum TcpError {
     },
     /// Nobody could be reached.
     #[error(
-        "cannot connect to {text}: {error}; is `pollux-perf lat --listen {text}` running there?"
+        "cannot connect to {text}: {error}; is `pollux-perf lat --tcp --listen {text}` running there?"
     )]
     Connect {
         /// The address as given.
@@ -154,7 +151,7 @@ pub fn listen(address: &str) -> Result<TcpListener, TcpError> {
     })
 }
 
-fn resolve(address: &str) -> Result<Vec<SocketAddr>, TcpError> {
+pub(crate) fn resolve(address: &str) -> Result<Vec<SocketAddr>, TcpError> {
     let addresses = address.to_socket_addrs();
     addresses
         .map(Iterator::collect)
@@ -171,27 +168,7 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>, TcpError> {
 /// [`TcpError`] where the socket cannot be set up, else what the socket said, inside of it.
 pub fn echo(stream: TcpStream, wait: TcpWait) -> io::Result<()> {
     let mut channel = TcpChannel::new(stream, wait).map_err(io::Error::other)?;
-    let mut held = vec![0; ECHO_BYTES];
-    loop {
-        let count = match channel.read(&mut held) {
-            Ok(0) => return Ok(()),
-            Ok(count) => count,
-            Err(error) if is_again(&error) => {
-                channel.wait(Wish::Read)?;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let mut sent = 0;
-        while sent < count {
-            match channel.write(&held[sent..count]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => sent += bytes,
-                Err(error) if is_again(&error) => channel.wait(Wish::Write)?,
-                Err(error) => return Err(error),
-            }
-        }
-    }
+    crate::lat::echo(&mut channel)
 }
 
 #[cfg(test)]

@@ -24,7 +24,14 @@ struct Listener {
 impl Listener {
     fn start() -> Listener {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pollux-perf"))
-            .args(["lat", "--listen", "127.0.0.1:0", "--poll", "interrupt"])
+            .args([
+                "lat",
+                "--tcp",
+                "--listen",
+                "127.0.0.1:0",
+                "--poll",
+                "interrupt",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -56,7 +63,15 @@ impl Drop for Listener {
 #[test]
 fn a_whole_run_prints_a_row_for_each_size() {
     let listener = Listener::start();
-    let line = ["lat", &listener.address, "--poll", "interrupt", "-n", "20"];
+    let line = [
+        "lat",
+        "--tcp",
+        &listener.address,
+        "--poll",
+        "interrupt",
+        "-n",
+        "20",
+    ];
     let output = perf(&[&line[..], &["--loop", "msg_size:1:1K:*4"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
@@ -88,6 +103,7 @@ fn two_runs_in_turn_are_served_and_json_is_one_object() {
     for _ in 0..2 {
         let line = [
             "lat",
+            "--tcp",
             &listener.address,
             "--poll",
             "interrupt",
@@ -129,12 +145,17 @@ fn every_failure_ends_with_status_1_and_says_why() {
         (&["bounce", "--cores", "0,0"][..], "named twice"),
         (&["bounce", "--cores", "0,99999"], "numbered from 0"),
         (&["bounce", "--lines", "0"], "1 or more"),
+        (&["lat", "--tcp", "nowhere"], "HOST:PORT"),
         (&["lat", "nowhere"], "HOST:PORT"),
+        (
+            &["lat", "127.0.0.1:7000", "--attach", "/nonexistent/x"],
+            "/nonexistent/x",
+        ),
         (
             &["lat", "127.0.0.1:7000", "--loop", "msg_size:1:2K"],
             "msg_size:FIRST:LAST:STEP",
         ),
-        (&["lat"], "HOST:PORT"),
+        (&["lat", "--tcp"], "HOST:PORT"),
         (&["fly"], "fly"),
     ] {
         let output = perf(line);
@@ -153,4 +174,61 @@ fn help_is_no_failure() {
     let output = perf(&["lat", "--help"]);
     assert!(output.status.success());
     assert!(text(&output.stdout).contains("taskset -c 1 pollux-perf lat --listen"));
+}
+
+/// What a run in two processes of its own prints.
+fn own_echo(more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let locks = folder.path().join("locks").display().to_string();
+    let line = [
+        "lat",
+        "-n",
+        "30",
+        "--poll",
+        "adaptive",
+        "--lock-dir",
+        &locks,
+    ];
+    perf(&[&line[..], more].concat())
+}
+
+#[test]
+fn two_processes_of_its_own_measure_over_smc_with_inline_off_and_on() {
+    let output = own_echo(&["--loop", "msg_size:1:64:*8", "--inline", "both", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let reports: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let inline = [&reports[0]["inline_bytes"], &reports[1]["inline_bytes"]];
+    assert_eq!(
+        (inline[0].as_u64(), inline[1].as_u64()),
+        (Some(0), Some(256))
+    );
+    for report in [&reports[0], &reports[1]] {
+        assert_eq!(report["transport"]["kind"], "smc-r");
+        for (row, bytes) in [1, 8, 64].into_iter().enumerate() {
+            assert_eq!(report["rows"][row]["bytes"], bytes);
+            assert_eq!(report["rows"][row]["iterations"], 30);
+            assert!(report["rows"][row]["p50"].as_f64().unwrap() > 0.0);
+        }
+        // On one core there is nothing to be a multiple of.
+        let measured = report["bounce_after"]["one_line"].is_object();
+        let ratios = report["p50_over_bounce"].as_array().unwrap();
+        assert_eq!(ratios.len(), if measured { 3 } else { 0 });
+    }
+}
+
+#[test]
+fn a_run_against_nobody_fails_and_names_the_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("meeting").display().to_string();
+    // The port is taken and given back, so that nobody listens on it.
+    let address = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .to_string();
+    let line = ["lat", &address, "-n", "1", "--fabric-dir", &folder];
+    let output = perf(&[&line[..], &["--lock-dir", &folder]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains(&address), "{error}");
+    assert!(!std::path::Path::new(&folder).join("meter").exists());
 }
