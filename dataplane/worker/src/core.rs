@@ -187,12 +187,18 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Lets a connection wait until a completion frees send slots of its link. It counts as queued.
     #[cold]
     pub(crate) fn wait_for_slot(&mut self, conn: ConnId) {
-        let Some(place) = self.conns.get_mut(at(conn)) else { return };
+        let Some(place) = self.conns.get_mut(at(conn)) else {
+            return;
+        };
         if place.queued == Queued::Yes {
             return;
         }
         let id = place.link;
-        if let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut()) {
+        if let Some(link) = self
+            .links
+            .get_mut(usize::from(id.0))
+            .and_then(|l| l.as_deref_mut())
+        {
             place.queued = Queued::Yes;
             link.waiters.push_back(conn);
         }
@@ -200,7 +206,11 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Queues the connections that waited for send slots of a link.
     pub(crate) fn wake_waiters(&mut self, id: LinkId) {
-        if let Some(link) = self.links.get_mut(usize::from(id.0)).and_then(|l| l.as_deref_mut()) {
+        if let Some(link) = self
+            .links
+            .get_mut(usize::from(id.0))
+            .and_then(|l| l.as_deref_mut())
+        {
             self.ready.extend(link.waiters.drain(..));
         }
     }

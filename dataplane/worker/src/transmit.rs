@@ -180,7 +180,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             count += 1;
         }
         let turn = if open.proto.wants_transmit() {
-            Turn::More
+            more
         } else {
             Turn::Done
         };
