@@ -274,22 +274,7 @@ where
             let ServiceKind::Echo = service.kind;
             services.push(listen(service.listen)?);
         }
-        let mut workers = Vec::new();
-        for (index, core) in cores.workers.iter().enumerate() {
-            let mode = poll.get(index).copied().unwrap_or(PollMode::Adaptive);
-            let plan = worker_plan(&config, &device, (index, *core as usize), mode);
-            let local = local(&config, &device, plan.peer_id)?;
-            let port = WorkerPort::start(&device, plan, &news)
-                .map_err(|error| Fatal::os(error.to_string()))?;
-            let limits = GroupLimits::new(usize::from(config.workers.links_max));
-            workers.push(WorkerState {
-                port,
-                groups: Groups::new(limits),
-                links: BTreeMap::new(),
-                app: None,
-                local,
-            });
-        }
+        let workers = start_workers(&config, &device, (&cores.workers, &poll), &news)?;
         let BoundSocket {
             listener,
             path: control_path,
@@ -624,6 +609,37 @@ where
             })
             .collect()
     }
+}
+
+/// Starts a worker on each of the cores, with its way of waiting.
+fn start_workers<D>(
+    config: &Config,
+    device: &D,
+    (cores, poll): (&[u32], &[PollMode]),
+    news: &Wake,
+) -> Result<Vec<WorkerState<D>>, Fatal>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    let mut workers = Vec::new();
+    for (index, core) in cores.iter().enumerate() {
+        let mode = poll.get(index).copied().unwrap_or(PollMode::Adaptive);
+        let plan = worker_plan(config, device, (index, *core as usize), mode);
+        let local = local(config, device, plan.peer_id)?;
+        let port =
+            WorkerPort::start(device, plan, news).map_err(|error| Fatal::os(error.to_string()))?;
+        let limits = GroupLimits::new(usize::from(config.workers.links_max));
+        workers.push(WorkerState {
+            port,
+            groups: Groups::new(limits),
+            links: BTreeMap::new(),
+            app: None,
+            local,
+        });
+    }
+    Ok(workers)
 }
 
 /// The device's address as people write it.

@@ -593,15 +593,14 @@ where
         match outcome {
             Outcome::Connected(agreed) => self.connected(handshake, agreed),
             Outcome::Fallback(fallback) => {
-                let out_of_sync = fallback.sync == Sync::OutOfSync;
                 let reserved = handshake.reserved.take();
-                self.give_up_reservation(id, reserved, out_of_sync);
+                self.give_up_reservation(id, reserved, fallback.sync);
                 let who = (handshake.origin, handshake.role);
                 self.fall_back(who, handshake.peer, fallback, fallback.to_string());
             }
             Outcome::Failed(error) => {
                 let reserved = handshake.reserved.take();
-                self.give_up_reservation(id, reserved, false);
+                self.give_up_reservation(id, reserved, Sync::InSync);
                 let peer = handshake.peer;
                 tracing::warn!(%peer, %error, "the handshake failed");
                 let text = format!("handshake with {peer} failed: {error}");
@@ -631,27 +630,10 @@ where
                 engine.learn_rtoken(agreed.peer.rtoken);
             }
         }
-        let (owner, user, tcp) = match (handshake.origin, place) {
-            (Origin::Program { request, session }, Place::Session { slot, .. }) => {
-                let index = self
-                    .sessions
-                    .get(&session)
-                    .map_or(0, |session| session.index);
-                let owner = Owner::Session {
-                    session: pollux_worker::SessionId(index),
-                    slot: slot.slot,
-                    generation: slot.generation,
-                };
-                (owner, ConnUser::Program { request }, None)
-            }
-            (Origin::Latency(run), _) => (
-                Owner::App(TAG_PING),
-                ConnUser::Latency(run),
-                Some(handshake.tcp),
-            ),
-            (Origin::Echo | Origin::Program { .. }, _) => {
-                (Owner::App(TAG_ECHO), ConnUser::Echo, Some(handshake.tcp))
-            }
+        let (owner, user) = self.owner_of(handshake.origin, place);
+        let tcp = match user {
+            ConnUser::Program { .. } => None,
+            ConnUser::Echo | ConnUser::Latency(_) => Some(handshake.tcp),
         };
         let spec = ConnSpec {
             params: ConnParams {
@@ -677,7 +659,7 @@ where
             role: handshake.role,
             local: handshake.local,
             peer: handshake.peer,
-            tcp,
+            _tcp: tcp,
             user,
         };
         self.conns.insert(key, record);
@@ -692,13 +674,28 @@ where
         });
     }
 
+    /// Who uses a connection, as the worker and as control see it.
+    fn owner_of(&self, origin: Origin, place: Place) -> (Owner, ConnUser) {
+        match (origin, place) {
+            (Origin::Program { request, session }, Place::Session { slot, .. }) => {
+                let index = self
+                    .sessions
+                    .get(&session)
+                    .map_or(0, |session| session.index);
+                let owner = Owner::Session {
+                    session: pollux_worker::SessionId(index),
+                    slot: slot.slot,
+                    generation: slot.generation,
+                };
+                (owner, ConnUser::Program { request })
+            }
+            (Origin::Latency(run), _) => (Owner::App(TAG_PING), ConnUser::Latency(run)),
+            (Origin::Echo | Origin::Program { .. }, _) => (Owner::App(TAG_ECHO), ConnUser::Echo),
+        }
+    }
+
     /// Takes back what a handshake that did not lead to a connection had got.
-    fn give_up_reservation(
-        &mut self,
-        id: HandshakeId,
-        reserved: Option<Reserved>,
-        out_of_sync: bool,
-    ) {
+    fn give_up_reservation(&mut self, id: HandshakeId, reserved: Option<Reserved>, sync: Sync) {
         let Some(Reserved {
             conn: key,
             group,
@@ -734,7 +731,7 @@ where
             worker: key.worker,
             group,
         };
-        if first || out_of_sync {
+        if first || sync == Sync::OutOfSync {
             self.end_group(group);
         }
     }

@@ -418,7 +418,7 @@ where
                 drop(served);
                 self.session_detached(worker, session);
             }
-            Report::App(run) => self.ping_ended(run),
+            Report::App(run) => self.ping_ended(&run),
             Report::Snapshot(snapshot) => self.snapshot_taken(worker, snapshot),
             Report::Stopped => self.worker_stopped(worker),
         }

@@ -13,7 +13,7 @@ const SEND_SLOT_BYTES: u32 = 128;
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
-pub enum MemoryError {
+pub(crate) enum MemoryError {
     /// Shared memory was refused.
     #[error("cannot make shared memory for {purpose}: {error}")]
     Segment {

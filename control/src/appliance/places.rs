@@ -35,11 +35,6 @@ impl Places {
         );
         self.free.push_back(index);
     }
-
-    /// Places in use.
-    pub(crate) fn used(&self) -> usize {
-        self.generations.len() - self.free.len()
-    }
 }
 
 #[cfg(test)]
@@ -54,9 +49,8 @@ mod tests {
         assert_eq!(places.take(), None);
         places.put(1);
         places.put(0);
-        assert_eq!(places.used(), 0);
         assert_eq!(places.take(), Some((1, 2)));
         assert_eq!(places.take(), Some((0, 2)));
-        assert_eq!(places.used(), 2);
+        assert_eq!(places.take(), None);
     }
 }

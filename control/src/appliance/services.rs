@@ -210,7 +210,7 @@ where
     }
 
     /// A worker has measured a size.
-    pub(crate) fn ping_ended(&mut self, run: Box<PingRun>) {
+    pub(crate) fn ping_ended(&mut self, run: &PingRun) {
         let found = self.latency.iter().find(|(_, latency)| {
             matches!(latency.stage, Stage::Measuring { conn, .. } if conn.conn == run.conn.0)
         });

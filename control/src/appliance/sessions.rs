@@ -158,6 +158,28 @@ where
         }
     }
 
+    /// What a program asked for, with the configuration's values where it asked for nothing.
+    fn session_shape(
+        &self,
+        (slots, sndbuf_bytes, rmbe_bytes): (u16, u32, u32),
+    ) -> Result<Shape, String> {
+        let or_default = |value, default| if value == 0 { default } else { value };
+        let attach = &self.config.attach;
+        let shape = Shape::new(
+            if slots == 0 { attach.slots } else { slots },
+            or_default(sndbuf_bytes, attach.sndbuf_bytes),
+            or_default(rmbe_bytes, attach.rmb_bytes),
+        )
+        .map_err(|error| error.to_string())?;
+        if pollux_wire::field::BufferSizeCode::from_bytes(shape.rmbe_bytes()).is_none() {
+            let bytes = shape.rmbe_bytes();
+            return Err(format!(
+                "a receive ring of {bytes} bytes has no code; ask for 16K << n"
+            ));
+        }
+        Ok(shape)
+    }
+
     /// Makes a session and tells its program.
     fn welcome(
         &mut self,
@@ -173,21 +195,7 @@ where
                  {VERSION}; use the library that came with the appliance"
             ));
         }
-        let or_default = |value, default| if value == 0 { default } else { value };
-        let attach = &self.config.attach;
-        let slots = if slots == 0 { attach.slots } else { slots };
-        let shape = Shape::new(
-            slots,
-            or_default(sndbuf_bytes, attach.sndbuf_bytes),
-            or_default(rmbe_bytes, attach.rmb_bytes),
-        )
-        .map_err(|error| error.to_string())?;
-        if pollux_wire::field::BufferSizeCode::from_bytes(shape.rmbe_bytes()).is_none() {
-            let bytes = shape.rmbe_bytes();
-            return Err(format!(
-                "a receive ring of {bytes} bytes has no code; ask for 16K << n"
-            ));
-        }
+        let shape = self.session_shape((slots, sndbuf_bytes, rmbe_bytes))?;
         let worker = id as usize % self.workers.len();
         let layout = Layout::of(shape);
         let text = |error: &dyn std::fmt::Display| error.to_string();
@@ -217,6 +225,7 @@ where
             session: SessionId(index),
             served,
         });
+        let slots = shape.slots();
         let pool = SlotPool {
             table: SlotTable::new(slots),
             buffers,

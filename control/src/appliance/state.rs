@@ -122,7 +122,7 @@ pub(crate) struct ConnRecord {
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     /// Kept open as long as the connection of an application lives; a program keeps its own.
-    pub(crate) tcp: Option<TcpStream>,
+    pub(crate) _tcp: Option<TcpStream>,
     pub(crate) user: ConnUser,
 }
 

@@ -19,7 +19,7 @@ pub(crate) type News<D> = Report<<D as Device>::Qp, Box<PingRun>>;
 
 /// Why a worker could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkerStartError {
+pub(crate) enum WorkerStartError {
     /// The device refused a poll group.
     #[error("worker {worker}: {error}")]
     Group {

@@ -163,7 +163,7 @@ mod tests {
         let row = LatencyRow::of(8, (1..=100).map(|us| us * 2000_u64)).expect("samples");
         assert_eq!((row.bytes, row.summary.iterations), (8, 100));
         assert_eq!((row.summary.min, row.summary.max), (Some(1.0), Some(100.0)));
-        assert_eq!(LatencyRow::of(1, &[0_u64; 0]), None);
+        assert_eq!(LatencyRow::of(1, [0_u64; 0]), None);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn a_shortage_of_descriptors_neither_spins_nor_loses_connections() {
         Resource::Nofile,
         Rlimit {
             current: Some(128),
-            ..old.clone()
+            ..old
         },
     )
     .expect("limit");
