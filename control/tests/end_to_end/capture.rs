@@ -16,7 +16,6 @@ mod needs_tshark_needs_root {
     struct Capture {
         process: Killed,
         file: PathBuf,
-        port: u16,
     }
 
     impl Capture {
@@ -40,7 +39,6 @@ mod needs_tshark_needs_root {
                     return Capture {
                         process: Killed(child),
                         file,
-                        port,
                     };
                 }
             }
@@ -51,11 +49,11 @@ mod needs_tshark_needs_root {
         fn finish(mut self, wanted: usize) -> Vec<Message> {
             // The kernel hands packets over in blocks; what has been seen is what counts.
             until("the capture has all packets", || {
-                (decode(&self.file, self.port).len() >= wanted).then_some(())
+                (decode(&self.file).len() >= wanted).then_some(())
             });
             signal_process(self.process.0.id(), Signal::INT);
             self.process.0.wait().expect("it ends");
-            decode(&self.file, self.port)
+            decode(&self.file)
         }
     }
 
@@ -63,8 +61,8 @@ mod needs_tshark_needs_root {
     #[derive(Debug, PartialEq, Eq)]
     struct Message {
         name: String,
-        /// The first-contact bit of an Accept.
-        first_contact: String,
+        /// Version and first-contact bit of an Accept.
+        flags: String,
         /// The reason of a Decline.
         diagnosis: String,
     }
@@ -81,26 +79,23 @@ mod needs_tshark_needs_root {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    fn decode(file: &Path, port: u16) -> Vec<Message> {
-        let table = format!("tcp.port=={port},smcr");
-        let fields = [
-            "smc.clc_msg",
-            "smc.accept.first.contact",
-            "smc.peer.diag.info",
-        ];
-        let mut args = vec!["-d", &table, "-Y", "smc", "-T", "fields"];
+    fn decode(file: &Path) -> Vec<Message> {
+        let fields = ["smc.clc_msg", "smc.accept.flags", "smc.peer.diag.info"];
+        let mut args = vec!["-Y", "smc", "-T", "fields"];
         for field in fields {
             args.extend(["-e", field]);
         }
         let text = tshark(file, &args);
         let column = |line: &str, index: usize| {
             let found = line.split('\t').nth(index);
-            found.unwrap_or("").to_string()
+            // The dissector also gives the bytes behind the reason as such.
+            let first = found.and_then(|found| found.split(',').next());
+            first.unwrap_or("").to_string()
         };
         text.lines()
             .map(|line| Message {
                 name: column(line, 0),
-                first_contact: column(line, 1),
+                flags: column(line, 1),
                 diagnosis: column(line, 2),
             })
             .collect()
@@ -129,8 +124,8 @@ mod needs_tshark_needs_root {
         let (proposal, accept, confirm) = ("1", "2", "3");
         let expected = [proposal, accept, confirm, proposal, accept, confirm];
         assert_eq!(names, expected, "{messages:#?}");
-        assert_eq!(messages[1].first_contact, "1", "{messages:#?}");
-        assert_eq!(messages[4].first_contact, "0", "{messages:#?}");
+        assert_eq!(messages[1].flags, "0x28", "{messages:#?}");
+        assert_eq!(messages[4].flags, "0x20", "{messages:#?}");
         assert_well_formed(&file);
     }
 
