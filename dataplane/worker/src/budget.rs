@@ -13,7 +13,11 @@ pub(crate) const COMPLETIONS_PER_PASS: usize = 16;
 /// Submissions taken from one program's session in one pass.
 pub(crate) const SUBMISSIONS_PER_SESSION: usize = 16;
 
-/// Connections that had to wait for send slots and are served in one pass.
+/// Turns of [`SUBMISSIONS_PER_SESSION`] for what a program left behind at its end: more than its
+/// ring holds.
+pub(crate) const LAST_SUBMISSION_TURNS: usize = 4096;
+
+/// Connections waiting for their turn that are served in one pass.
 pub(crate) const WAITERS_PER_PASS: usize = 32;
 
 /// Transmissions (at most two WRITEs and one CDC each) of one connection before it goes to the

@@ -1,6 +1,7 @@
 //! What a worker does on control's orders.
 
 use crate::app::App;
+use crate::budget;
 use crate::clock::Clock;
 use crate::conn::{Held, OpenConn, at};
 use crate::core::Core;
@@ -135,15 +136,22 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     fn detach_session(&mut self, session: crate::mailbox::SessionId) {
-        let Some(served) = self
-            .sessions
-            .get_mut(usize::from(session.0))
-            .and_then(Option::as_deref_mut)
-        else {
+        if self.session_mut(session).is_none() {
             self.report(Report::SessionDetached {
                 session,
                 served: None,
             });
+            return;
+        }
+        // The program's last words may still be in the ring, a Close among them: a program that
+        // closes its streams and ends at once must not lose what it wrote. An honest ring is empty
+        // long before the limit.
+        for _ in 0..budget::LAST_SUBMISSION_TURNS {
+            if !self.poll_session(session) {
+                break;
+            }
+        }
+        let Some(served) = self.session_mut(session) else {
             return;
         };
         served.service = Service::Detaching;
@@ -152,7 +160,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 continue;
             };
             if let Some(open) = self.open(conn) {
-                open.proto.abort();
+                if !open.is_closed_by_program() {
+                    open.proto.abort();
+                }
                 self.enqueue(conn);
             }
         }

@@ -30,6 +30,14 @@ pub struct OpenConn {
     facts: SlotState,
     pub(crate) timer: Option<ConnTimer>,
     pub(crate) reset: Reset,
+    program: Program,
+}
+
+/// Whether the program has done with the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Program {
+    Uses,
+    Closed,
 }
 
 /// Whether the connection met an abnormal end.
@@ -60,7 +68,13 @@ impl OpenConn {
             facts: SlotState::OPEN,
             timer: None,
             reset: Reset::No,
+            program: Program::Uses,
         }
+    }
+
+    /// Whether the program has closed or reset it; what it wrote before is still on its way.
+    pub(crate) fn is_closed_by_program(&self) -> bool {
+        self.program == Program::Closed
     }
 
     /// Whether the adapter is done with everything that was sent from the sndbuf.
@@ -108,8 +122,14 @@ impl OpenConn {
         match submission.op {
             SubmissionOp::Kick | SubmissionOp::Urgent => {}
             SubmissionOp::ShutdownWrite => proto.shutdown_write(),
-            SubmissionOp::Close => proto.close(),
-            SubmissionOp::Abort => proto.abort(),
+            SubmissionOp::Close => {
+                self.program = Program::Closed;
+                proto.close();
+            }
+            SubmissionOp::Abort => {
+                self.program = Program::Closed;
+                proto.abort();
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod licences;
 mod metadata;
 mod process;
 mod programs;
+mod redis;
 mod steps;
 mod tally;
 mod tidy;
@@ -40,6 +41,12 @@ enum Command {
     Test,
     /// As root: install the packages that tests need; otherwise say what is missing
     Setup,
+    /// Figures of redis-benchmark through two appliances, through two proxies, and directly
+    Redis {
+        /// Requests of each run
+        #[arg(long, default_value_t = 100_000)]
+        requests: u32,
+    },
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -68,6 +75,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Ci { steps, .. } => steps::run(&root, &steps::named(steps)?),
         Command::Test => steps::run(&root, &steps::tests()),
         Command::Setup => programs::setup().map(|_| ()),
+        Command::Redis { requests } => redis::measure(&root, *requests),
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
     }

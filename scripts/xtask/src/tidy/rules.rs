@@ -37,6 +37,13 @@ const WRAPPING_PLACES: &[&str] = &[
 /// `host.rs` looks at the host once, when a program starts; everything else gets what it found.
 const ENVIRONMENT_PLACES: &[&str] = &["control/src/bin", "control/src/host.rs", "scripts"];
 
+/// The only tests that may sleep: one looks again and again for what another process does, up to a
+/// deadline, and leaves it the core meanwhile; the other measures what idleness costs.
+const SLEEP_PLACES: &[&str] = &[
+    "control/src/gateway/tests/shortage.rs",
+    "control/tests/end_to_end/support/mod.rs",
+];
+
 /// What runs for every completion.
 const HOT_PLACES: &[&str] = &[
     "dataplane/worker/src/pass",
@@ -123,7 +130,7 @@ const CODE_RULES: &[CodeRule] = &[
         words: &["thread::sleep", "sleep(", "sleep_ms("],
         search: calls_sleep,
         reach: Reach::Tests,
-        holds: |_| true,
+        holds: |source| is_outside(source, SLEEP_PLACES),
         advice: "a test waits for the event itself, not for time to pass",
     },
     CodeRule {
