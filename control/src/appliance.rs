@@ -66,6 +66,10 @@ const STOP_WAIT: Duration = Duration::from_secs(3);
 /// How often orders that found a worker's ring full are tried again.
 const BACKLOG_WAIT: Duration = Duration::from_millis(1);
 
+/// How often the device is asked for news while there are links. A peer that died is noticed so
+/// much earlier than by the test of an idle link, half a minute later.
+const DEVICE_EVENTS_WAIT: Duration = Duration::from_millis(250);
+
 /// What a descriptor of the reactor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Token {
@@ -363,6 +367,7 @@ where
                 self.handle_event(event);
             }
             self.take_reports();
+            self.take_device_events();
             self.handle_timeouts();
             self.go_on_stopping();
         }
@@ -442,6 +447,12 @@ where
             .chain(stop)
             .min();
         let due = due.map(|due| due.since(now));
+        let links = self.workers.iter().any(|state| !state.links.is_empty());
+        let due = match (due, links) {
+            (Some(due), true) => Some(due.min(DEVICE_EVENTS_WAIT)),
+            (None, true) => Some(DEVICE_EVENTS_WAIT),
+            (due, false) => due,
+        };
         let backlog = self.workers.iter().any(|state| state.port.has_backlog());
         match (due, backlog) {
             (Some(due), true) => Some(due.min(BACKLOG_WAIT)),

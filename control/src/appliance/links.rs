@@ -11,7 +11,8 @@ use pollux_proto::group::{GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
 use pollux_proto::llc::{Engine, EngineParams, Output, RkeyTag};
 use pollux_provider::{
-    CreateQpError, Device, Errno, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr, WcStatus,
+    CreateQpError, Device, DeviceEvent, Errno, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
+    WcStatus,
 };
 use pollux_wire::clc::{Attachment, Diagnosis};
 use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
@@ -421,6 +422,40 @@ where
             Report::App(run) => self.ping_ended(&run),
             Report::Snapshot(snapshot) => self.snapshot_taken(worker, snapshot),
             Report::Stopped => self.worker_stopped(worker),
+        }
+    }
+
+    /// Takes the device's news; links to a peer that is gone are given up at once.
+    pub(crate) fn take_device_events(&mut self) {
+        for event in self.device.take_events() {
+            match event {
+                DeviceEvent::PeerGone { gid } => self.peer_is_gone(gid),
+                DeviceEvent::PeerRefused { what } => {
+                    tracing::warn!(what, "a peer broke the rules of the fabric");
+                }
+                DeviceEvent::PeerJoined { .. } | DeviceEvent::QpError { .. } => {
+                    tracing::debug!(?event, "device");
+                }
+            }
+        }
+    }
+
+    fn peer_is_gone(&mut self, gid: [u8; 16]) {
+        let keys: Vec<(GroupKey, LinkId)> = self
+            .workers
+            .iter()
+            .enumerate()
+            .flat_map(|(worker, state)| {
+                state
+                    .links
+                    .iter()
+                    .map(move |(group, link)| (worker, *group, link))
+            })
+            .filter(|(_, _, link)| link.peer.is_some_and(|peer| peer.gid.0 == gid))
+            .map(|(worker, group, link)| (GroupKey { worker, group }, link.link))
+            .collect();
+        for (key, link) in keys {
+            self.link_failed(key.worker, link, WcStatus::RetryExceeded);
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use pollux_attach::client::{Blocking, NoDelay, Readiness, RequestId, Stream, UpgradeError};
+use pollux_attach::client::{Blocking, Readiness, RequestId, Stream, UpgradeError};
 use pollux_attach::message::Role;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -31,8 +31,8 @@ const DIAL_RETRY: Duration = Duration::from_millis(10);
 /// Why a connection was never forwarded.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("cannot prepare the accepted connection: {0}")]
-    Accepted(io::Error),
+    #[error("cannot prepare the connection: {0}")]
+    Prepare(io::Error),
     #[error("cannot reach {target}: {error}")]
     Unreachable { target: String, error: io::Error },
     #[error("cannot reach {target}: no answer within {DIAL_TIMEOUT:?}")]
@@ -98,10 +98,7 @@ impl Engine {
             queued: Queued::No,
         });
         match (way, accepted) {
-            (Way::In, plain) => match plain.set_nodelay() {
-                Ok(()) => self.dial(key, plain, None),
-                Err(error) => self.fail(key, [Some(plain), None], &Failure::Accepted(error)),
-            },
+            (Way::In, plain) => self.dial(key, plain, None),
             (Way::Out, Socket::Tcp(tcp)) => self.upgrade(key, None, tcp, Role::Server),
             (Way::Out, socket @ (Socket::Unix(_) | Socket::Stream(_))) => {
                 unreachable!("a forward listens for SMC on TCP, not on {socket:?}")
@@ -249,7 +246,7 @@ impl Engine {
         // must not end as if it were complete.
         let request = tcp
             .try_clone()
-            .map_err(Failure::Accepted)
+            .map_err(Failure::Prepare)
             .and_then(|handle| Ok(session.upgrade_start(handle, role)?));
         match request {
             Ok(request) => {
@@ -280,11 +277,10 @@ impl Engine {
                 let front = &self.fronts[front];
                 front.figures.fell_back();
                 tracing::debug!(forward = front.name, reason = reason.text, "stays on TCP");
-                stream.set_nodelay(NoDelay::On).map_err(Failure::Accepted)?;
             }
             stream
                 .set_blocking(Blocking::Never)
-                .map_err(Failure::Accepted)?;
+                .map_err(Failure::Prepare)?;
             Ok(Socket::Stream(stream))
         });
         match (ready, plain) {

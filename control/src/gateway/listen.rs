@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{SocketFlags, acceptfrom_with, listen};
 
 use super::GatewayError;
@@ -132,6 +133,8 @@ fn bind_tcp(name: &str, address: SocketAddr) -> Result<(Listener, SocketAddr), G
         listener.set_nonblocking(true)?;
         // Again, because the standard library asks for a short queue.
         listen(&listener, BACKLOG)?;
+        // What is accepted inherits it.
+        set_tcp_nodelay(&listener, true)?;
         let address = listener.local_addr()?;
         Ok((Listener::Tcp(listener), address))
     };

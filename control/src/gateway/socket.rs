@@ -95,15 +95,6 @@ impl Socket {
         }
     }
 
-    /// Has small messages sent at once.
-    pub(super) fn set_nodelay(&self) -> io::Result<()> {
-        match self {
-            Socket::Tcp(tcp) => Ok(set_tcp_nodelay(tcp, true)?),
-            Socket::Unix(_) => Ok(()),
-            Socket::Stream(stream) => Ok(set_tcp_nodelay(stream.tcp_fd(), true)?),
-        }
-    }
-
     /// Whether an attempt to connect has succeeded, once it is decided.
     pub(super) fn connect_result(&self) -> io::Result<()> {
         match self.kernel_fd() {

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use self::appliance::{Appliance, Plan, Policy, Poll};
 use self::support::*;
+use super::listen::Front;
+use super::socket::{Dialed, Socket, dial};
 use super::{Gateway, GatewayError};
 
 #[test]
@@ -65,6 +67,33 @@ fn the_end_of_one_direction_leaves_the_other_open() {
         }
         for figures in chain.settle() {
             assert_eq!(figures.resets, 0);
+        }
+    }
+}
+
+#[test]
+fn small_messages_are_not_held_back() {
+    let target = TcpListener::bind("127.0.0.1:0").expect("listener");
+    for (listen, connect) in [("tcp", "smc"), ("smc", "tcp")] {
+        let connect = format!("{connect}:{}", address(&target));
+        let front = Front::bind(&forward(&format!("{listen}:127.0.0.1:0"), &connect));
+        let front = front.expect("listener");
+        let at = front.listen.address().expect("address");
+        let _client = TcpStream::connect(at).expect("connect");
+        let accepted = loop {
+            match front.accept() {
+                Ok((Socket::Tcp(tcp), _)) => break tcp,
+                Ok((other, _)) => panic!("{other:?}"),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(accepted.nodelay().expect("option"));
+        match dial(&front.connect).expect("connect") {
+            Dialed::Now(Socket::Tcp(tcp)) | Dialed::Pending(Socket::Tcp(tcp)) => {
+                assert!(tcp.nodelay().expect("option"));
+            }
+            other => panic!("{other:?}"),
         }
     }
 }
