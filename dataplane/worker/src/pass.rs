@@ -194,13 +194,14 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if outcome == ConnOutcome::Reset {
             self.figures.conns_reset += 1;
         }
-        match open.owner {
+        let owner = open.owner;
+        match owner {
             Owner::App(tag) => {
                 if let Some(report) = app.closed(conn, tag, outcome) {
                     self.report(Report::App(report));
                 }
             }
-            Owner::Session { session, slot, .. } => self.unbind_slot(session, slot),
+            Owner::Session { .. } => {}
         }
         let peer_done = match open.proto.peer_writes() {
             PeerWrites::Over => PeerDone::Yes,
@@ -212,6 +213,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             peer_done,
             open: Some(open),
         });
+        match owner {
+            Owner::App(_) => {}
+            // After the report: this may end the session, and control has to know first whether
+            // the peer may still write into its memory.
+            Owner::Session { session, slot, .. } => self.unbind_slot(session, slot),
+        }
     }
 
     /// Reads the clock; called once per busy pass and now and then while idle.
