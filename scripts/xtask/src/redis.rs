@@ -5,7 +5,7 @@
 //! they say nothing about another machine.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -149,9 +149,11 @@ fn until_it_answers(mut child: Child, port: u16, name: &str) -> Result<Running> 
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     loop {
         if let Some(status) = child.try_wait()? {
-            let said = child.stderr.take().map(BufReader::new);
-            let lines: Vec<String> = said.into_iter().flat_map(|s| s.lines().flatten()).collect();
-            bail!("{name} ended with {status}: {}", lines.join("; "));
+            let mut said = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                stderr.read_to_string(&mut said)?;
+            }
+            bail!("{name} ended with {status}: {}", said.trim());
         }
         if TcpStream::connect(address).is_ok() {
             break;
