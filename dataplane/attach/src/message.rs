@@ -23,6 +23,15 @@
 //! Each Upgrade gets exactly one answer, in any order. Released says that a side will not touch a
 //! slot's memory again on behalf of that generation; the appliance uses the slot again when it is
 //! done itself and the program has said so ([`crate::slots::SlotTable`]).
+//!
+//! # The end of a program
+//!
+//! A program that ends, in whatever way, closes its socket. The kernel would send what was written
+//! and close its connections, and so does the appliance: the worker first takes the submissions
+//! that are left ([`crate::shared::WorkerSide::poll`] until it gives nothing), since a Close may be
+//! among them, and then treats every connection that is still open as closed. The memory of the
+//! session lives until the last of them is over. After a [`crate::shared::Violation`] there is
+//! nothing to be taken: the connections are reset, and the appliance closes the socket.
 
 use thiserror::Error;
 

@@ -198,7 +198,7 @@ fn write_all(memory: &Segment, heads: &Segment, count: u64) {
 
 #[test]
 fn every_line_arrives_whole_and_in_order_between_threads_with_two_mappings() {
-    const COUNT: u64 = 200_000;
+    const COUNT: u64 = 50_000;
     let (memory, heads) = (segment(), segment());
     let (theirs, their_heads) = (read_only(&memory), heads.clone());
     let thread = std::thread::spawn(move || read_all(&theirs, &their_heads, COUNT));
@@ -207,7 +207,7 @@ fn every_line_arrives_whole_and_in_order_between_threads_with_two_mappings() {
 }
 
 const CHILD: &str = "POLLUX_RING_TEST_CHILD";
-const PROCESS_COUNT: u64 = 20_000;
+const PROCESS_COUNT: u64 = 10_000;
 
 /// The other process of the next test: its segments are descriptors of the parent.
 #[test]

@@ -17,6 +17,9 @@ use crate::shared::{Event, EventReader, Inline, SlotState};
 /// Longest read that is copied while the lock is held, in bytes.
 const LOCKED_COPY_BYTES: u64 = 4096;
 
+/// Most events taken at a time: an appliance that never stops is no reason to stay.
+const EVENTS_PER_PUMP: usize = 256;
+
 /// What a stream can do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Readiness {
@@ -184,12 +187,11 @@ impl Inbound {
         self.next_number
     }
 
-    /// Takes all events out of the ring and distributes them. Returns whether there was any.
+    /// Takes the events out of the ring and distributes them. Returns whether there was any.
     #[inline]
     pub(super) fn pump(&mut self, shared: &Shared) -> bool {
         let mut any = false;
-        // At most one round of the ring: an appliance that never stops is no reason to stay.
-        for _ in 0..shared.layout.event_lines().1 {
+        for _ in 0..EVENTS_PER_PUMP {
             let Some(event) = self.events.take() else {
                 break;
             };
@@ -434,8 +436,10 @@ impl Inbound {
         }
         let from = cell.consumed();
         let kept = place.inline.as_slice();
-        let start = place.inline_end.wrapping_sub(kept.len() as u64);
-        if from >= start && from + bytes <= place.inline_end {
+        if let Some(start) = place.inline_end.checked_sub(kept.len() as u64)
+            && from >= start
+            && from + bytes <= place.inline_end
+        {
             let at = (from - start) as usize;
             let bytes = bytes as usize;
             into[..bytes].copy_from_slice(&kept[at..at + bytes]);

@@ -13,7 +13,7 @@ use crate::appliance::{Appliance, Plan, Policy, Poll};
 use crate::support::{byte_at, echo, pair_in, read_stream, session, sleepy, tcp_pair};
 
 /// Sleeps as an event loop does, on the session's descriptor alone and without end.
-fn sleep(session: &Session) {
+fn rest(session: &Session) {
     if session.arm() == Armed::Idle {
         let fd = session.event_fd();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
@@ -92,7 +92,7 @@ fn serve_many(plan: Plan, options: &SessionOptions, count: usize) {
     let mut done = 0;
     let mut events = Vec::new();
     while done < count {
-        sleep(&session);
+        rest(&session);
         session.poll_events(&mut events);
         for event in events.drain(..) {
             match event {
@@ -216,7 +216,7 @@ fn loop_and_blocking_threads_share_a_session() {
                 assert_eq!((&looped).write(&piece).expect("room"), 1000);
                 sent += 1000;
             }
-            sleep(&session);
+            rest(&session);
             session.poll_events(&mut events);
             for event in events.drain(..) {
                 assert!(

@@ -13,7 +13,7 @@ use pollux_ring::{Wake, WakeReceiver, WakeSender, WakeSet, wake_channel};
 use crate::support::Random;
 
 /// Bytes that go back and forth, one for each message.
-const ROUNDS: u64 = 200_000;
+const ROUNDS: u64 = 100_000;
 
 struct Worker {
     side: WorkerSide,
@@ -184,7 +184,7 @@ fn no_wake_up_is_lost_between_arming_and_pushing() {
 }
 
 /// Meetings of the two sides in [`sleeper_sees_the_news_or_the_waker_sees_the_sleeper`].
-const MEETINGS: u64 = 100_000;
+const MEETINGS: u64 = 50_000;
 
 /// A place where two threads wait for each other, so that they go on within nanoseconds.
 #[derive(Default)]

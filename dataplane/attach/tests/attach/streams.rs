@@ -57,7 +57,7 @@ fn large_copies_go_without_the_lock_and_arrive() {
         rmbe_bytes: 65536,
         ..Plan::default()
     };
-    transfer(plan, &SessionOptions::default(), 10_000_000, 100_000);
+    transfer(plan, &SessionOptions::default(), 5_000_000, 100_000);
 }
 
 #[test]
