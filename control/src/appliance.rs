@@ -227,10 +227,8 @@ fn open_soft(prepared: &Prepared) -> Result<soft::SoftDevice, Fatal> {
     let device = &prepared.config.device;
     let gid = match device.gid {
         GidChoice::Fixed(gid) => gid.octets(),
-        GidChoice::Auto => {
-            let [_, b, c, d] = random::<u32>().to_ne_bytes();
-            Gid::from_ipv4([127, b, c, d].into()).0
-        }
+        // The same at each start, so that a killed instance's place on the fabric is taken over.
+        GidChoice::Auto => prepared.paths.default_gid().octets(),
     };
     let personality = device.personality.as_str().parse::<soft::Personality>();
     let options = DeviceOptions {
@@ -665,6 +663,9 @@ fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Fatal> {
     listener
         .set_nonblocking(true)
         .map_err(|error| Fatal::os(format!("cannot listen on {address}: {error}")))?;
+    if let Ok(chosen) = listener.local_addr() {
+        tracing::info!("echo service: {chosen}");
+    }
     Ok(listener)
 }
 

@@ -100,7 +100,11 @@ where
             )));
         }
         let worker = 0;
-        if self.latency.values().any(|run| run.worker == worker) {
+        if self
+            .latency
+            .values()
+            .any(|run| run.worker == worker && !matches!(run.stage, Stage::Closing))
+        {
             return Err(RpcError::busy(
                 "another latency run is under way; wait for its end",
             ));

@@ -4,7 +4,7 @@ mod needs_tshark_needs_root {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::SocketAddr;
     use std::path::{Path, PathBuf};
-    use std::process::{Child, Command, Stdio};
+    use std::process::{Command, Stdio};
 
     use rustix::process::Signal;
 
@@ -22,7 +22,7 @@ mod needs_tshark_needs_root {
         /// Begins one; returns once it captures.
         fn start(place: &Place, port: u16) -> Capture {
             let file = place.path("capture.log");
-            let mut child: Child = Command::new("dumpcap")
+            let child = Command::new("dumpcap")
                 .args(["-i", "lo", "-q", "-f", &format!("tcp port {port}")])
                 .arg("-w")
                 .arg(&file)
@@ -30,16 +30,14 @@ mod needs_tshark_needs_root {
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("dumpcap starts");
-            let said = BufReader::new(child.stderr.take().expect("a pipe"));
+            let mut process = Killed(child);
+            let said = BufReader::new(process.0.stderr.take().expect("a pipe"));
             let mut log = String::new();
             for line in said.lines() {
                 let line = line.expect("text");
                 log.push_str(&line);
                 if line.starts_with("File: ") {
-                    return Capture {
-                        process: Killed(child),
-                        file,
-                    };
+                    return Capture { process, file };
                 }
             }
             panic!("dumpcap does not capture: {log}");
