@@ -78,11 +78,23 @@ pub fn run(options: &DemoOptions, host: &Host) -> Result<(), Fatal> {
     } else {
         Afterwards::End
     };
+    let lock_dir = options.lock_dir.clone().unwrap_or_else(|| host.lock_dir());
+    let locks_were_there = lock_dir.exists();
     let stage = Stage::new(afterwards)?;
-    match play(options, host, places, &stage) {
+    let result = perform(options, host, places, &stage);
+    if afterwards == Afterwards::End && !locks_were_there {
+        // Fails when somebody else uses it by now, as it should.
+        let _ = std::fs::remove_dir(&lock_dir);
+    }
+    result
+}
+
+/// Plays, and clears the stage whatever happened.
+fn perform(options: &DemoOptions, host: &Host, places: Places, stage: &Stage) -> Result<(), Fatal> {
+    match play(options, host, places, stage) {
         Ok(()) => {
             stage.clear()?;
-            emit(&match afterwards {
+            emit(&match stage.afterwards() {
                 Afterwards::Keep => report::kept(stage.dir()),
                 Afterwards::End => "\nboth appliances have ended, nothing is left behind\n".into(),
             })

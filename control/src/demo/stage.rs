@@ -71,6 +71,11 @@ impl Stage {
         &self.dir
     }
 
+    /// Whether it is cleared at the end.
+    pub(super) fn afterwards(&self) -> Afterwards {
+        self.afterwards
+    }
+
     fn players(&self) -> MutexGuard<'_, Vec<Player>> {
         self.players.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,7 +21,7 @@ pub struct PingRun {
     pub message_bytes: usize,
     /// Round trips before the first one that counts.
     pub warmup: u32,
-    /// End of the run, in nanoseconds after its start; one sample is taken whatever it takes.
+    /// End of the run, in nanoseconds after the warm-up; one sample is taken whatever it takes.
     pub duration_ns: u64,
     /// Round-trip times in nanoseconds; the run also ends when its capacity is used up.
     pub samples: Vec<u32>,
@@ -139,9 +139,12 @@ impl Builtin {
             going.run.samples.push(round_trip);
         }
         going.rounds += 1;
+        if going.rounds == u64::from(going.run.warmup) {
+            going.started = now;
+        }
         let samples = &going.run.samples;
         let full = samples.len() == samples.capacity();
-        // On a machine so busy that the warm-up takes all the time, one sample is still taken.
+        // On a machine so busy that one round trip takes all the time, it is still a sample.
         let late = !samples.is_empty() && now - going.started >= going.run.duration_ns;
         if full || late {
             return PingEnd::Done;
