@@ -100,10 +100,10 @@ impl Ratios<'_> {
     }
 }
 
-/// The median as a multiple of the bounce of one line.
+/// The median as a multiple of the bounce with one line each way.
 fn over_bounce(row: &LatencyRow, bounce: &Result<Bounce, String>) -> Option<f64> {
     let bounce = bounce.as_ref().ok()?;
-    Some(row.summary.p50? * 1000.0 / bounce.one_line.median_ns)
+    Some(row.summary.p50? * 1000.0 / bounce.two_lines.median_ns)
 }
 
 /// Which cores and which memory were used.
