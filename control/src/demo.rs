@@ -311,19 +311,29 @@ fn latency(
     };
     measure::set_poll(a, mode)?;
     measure::set_poll(b, mode)?;
-    let mut request = LatencyRequest {
-        connect: echo,
-        sizes: sizes.to_vec(),
-        seconds: Some(options.seconds.unwrap_or(seconds)),
-        iterations: None,
-        inline: InlineUse::Off,
+    // Off and on in turn for each size: a machine that changes meanwhile changes for both.
+    let mut tables: [Option<LatencyTable>; 2] = [None, None];
+    for size in sizes {
+        for (table, inline) in tables.iter_mut().zip([InlineUse::Off, InlineUse::On]) {
+            let request = LatencyRequest {
+                connect: echo,
+                sizes: vec![*size],
+                seconds: Some(options.seconds.unwrap_or(seconds)),
+                iterations: None,
+                inline,
+            };
+            // The echo as well, otherwise only one of the two ways would differ.
+            measure::set_inline(b, InlineSetting::Use(inline))?;
+            let measured = measure::run(a, &request)?;
+            match table {
+                Some(table) => table.rows.extend(measured.rows),
+                None => *table = Some(measured),
+            }
+        }
+    }
+    let [Some(mut off), Some(mut on)] = tables else {
+        return Err(Fatal::os("no message size was measured"));
     };
-    // The echo as well, otherwise only one of the two ways would differ.
-    measure::set_inline(b, InlineSetting::Use(InlineUse::Off))?;
-    let mut off = measure::run(a, &request)?;
-    measure::set_inline(b, InlineSetting::Use(InlineUse::On))?;
-    request.inline = InlineUse::On;
-    let mut on = measure::run(a, &request)?;
     measure::set_poll(a, PollMode::Adaptive)?;
     measure::set_poll(b, PollMode::Adaptive)?;
     let peer = match places {
