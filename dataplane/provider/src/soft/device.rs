@@ -297,7 +297,7 @@ struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.shared.mrs.remove(self.id);
-        self.shared.changed();
+        self.shared.table_changed(&self.shared.mrs);
     }
 }
 
@@ -347,7 +347,7 @@ impl Device for SoftDevice {
             .mrs
             .insert(entry)
             .map_err(|_| RegisterError::TooMany { limit })?;
-        self.shared.changed();
+        self.shared.table_changed(&self.shared.mrs);
         let (lkey, rkey) = keys(id);
         let registration = Registration {
             shared: Arc::clone(&self.shared),

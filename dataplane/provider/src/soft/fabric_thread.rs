@@ -261,12 +261,13 @@ impl FabricThread {
                 peer.exports
                     .mirror(id, Region::Shared(segment))
                     .map_err(|_| format!("its export has number {}", id.index))?;
-                self.shared.changed();
+                self.shared.table_changed(&peer.exports);
                 Ok(())
             }
             Message::Withdraw { id } => {
-                known?.exports.unmirror(id);
-                self.shared.changed();
+                let exports = &known?.exports;
+                exports.unmirror(id);
+                self.shared.table_changed(exports);
                 Ok(())
             }
             Message::Hello { .. } | Message::Welcome { .. } | Message::Refused { .. } => {

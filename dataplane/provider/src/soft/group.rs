@@ -110,7 +110,8 @@ impl SoftGroup {
         let fence = shared.fence;
         SoftGroup {
             id,
-            epoch_seen: shared.epoch(),
+            // Filled by the first call: a group that nobody uses yet holds nothing up.
+            epoch_seen: u64::MAX,
             mrs: shared.mrs.view(),
             shared: Arc::clone(shared),
             polls: Vec::new(),
@@ -170,14 +171,17 @@ impl SoftGroup {
         else {
             return;
         };
+        let consumed = core.consumed;
         let peer_ring = match &mut poll.reader {
             Some(reader) => core.turn_target(reader, &self.mrs, now, poll.arrivals, into),
             None => PeerRing::Quiet,
         };
+        if core.consumed != consumed {
+            // Until a pass finds nothing.
+            poll.arrivals = Arrivals::Streaming;
+        }
         core.turn_send(peer_ring, into);
         poll.attention = core.needs_attention();
-        // Until a pass finds nothing.
-        poll.arrivals = Arrivals::Streaming;
     }
 
     fn publish_sleep(&mut self, sleep: Sleep) {

@@ -96,6 +96,15 @@ impl ProcessCarrier {
     }
 }
 
+impl ProcessCarrier {
+    /// Peers read our table itself; they only have to look again.
+    fn tell_all(&self) {
+        for device in self.fabric.all() {
+            device.table_changed(&self.own.exports);
+        }
+    }
+}
+
 /// How `here` knows the device `there`.
 fn introduce(here: &Shared, there: &Shared) -> Arc<Peer> {
     here.peer(there.identity.gid, there.incarnation, || {
@@ -135,13 +144,12 @@ impl Carrier for ProcessCarrier {
     }
 
     fn exported(&self, _id: Id, _segment: &Segment) -> Result<(), Errno> {
-        // Peers read our table itself; they only have to look again.
-        self.fabric.all().iter().for_each(|device| device.changed());
+        self.tell_all();
         Ok(())
     }
 
     fn withdrawn(&self, _id: Id) {
-        self.fabric.all().iter().for_each(|device| device.changed());
+        self.tell_all();
     }
 
     fn leave(&self) {

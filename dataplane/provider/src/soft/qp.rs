@@ -109,7 +109,10 @@ impl SendQueue {
 
     /// Whether something rung has not been executed, as far as we know.
     pub(super) fn has_unacked(&self) -> bool {
-        let last = self.records.get(self.flushed.wrapping_sub(1));
+        let last = self
+            .flushed
+            .checked_sub(1)
+            .and_then(|last| self.records.get(last));
         last.is_some_and(|last| last.line_end > self.acked_lines)
     }
 }

@@ -81,7 +81,13 @@ impl Core {
             match self.execute(&line, request, reader, mrs, now, into) {
                 Outcome::Done(len) => bytes += u64::from(len),
                 Outcome::Wait if into.is_full() => peer_ring = PeerRing::Busy,
-                Outcome::Wait | Outcome::Failed => break,
+                Outcome::Wait => {
+                    if self.peer_closed {
+                        self.abandon(Verdict::Closed);
+                    }
+                    break;
+                }
+                Outcome::Failed => break,
             }
             if !more || into.is_full() || bytes >= BYTES_PER_TURN || left == 0 {
                 peer_ring = PeerRing::Busy;
@@ -90,6 +96,15 @@ impl Core {
         }
         self.publish_consumed();
         peer_ring
+    }
+
+    /// Gives up on the peer: what it still wants cannot come to an end, and what we want neither. Without
+    /// outstanding work this is no error.
+    fn abandon(&mut self, verdict: Verdict) {
+        self.open = false;
+        self.rnr = None;
+        self.peer_closed = true;
+        self.close_port(verdict);
     }
 
     /// Ends the queue pair over the peer's next request; everything before it counts as executed.
@@ -315,10 +330,7 @@ impl Core {
             .map_or(0, |r| r.rnr_retry);
         if retry != RNR_RETRY_FOREVER && naks > u32::from(retry) {
             // The requester fails, and with it the connection; this end only finds nobody any more.
-            self.open = false;
-            self.rnr = None;
-            self.peer_closed = true;
-            self.close_port(Verdict::Refused(WcStatus::RnrRetryExceeded));
+            self.abandon(Verdict::Refused(WcStatus::RnrRetryExceeded));
             return Outcome::Failed;
         }
         let code = self

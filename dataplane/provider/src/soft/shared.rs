@@ -217,14 +217,18 @@ impl Shared {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Makes groups catch up at their next call.
-    pub(crate) fn changed(&self) {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
+    /// Makes groups catch up with a table at their next call; wakes those that sleep through too much.
+    pub(crate) fn table_changed<T: Clone>(&self, table: &Table<T>) {
+        if table.is_crowded() {
+            self.news();
+        } else {
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
-    /// Like [`Shared::changed`], and wakes groups that sleep: something happened to queue pairs.
+    /// Makes groups catch up, and wakes those that sleep: something happened to queue pairs.
     pub(crate) fn news(&self) {
-        self.changed();
+        self.epoch.fetch_add(1, Ordering::SeqCst);
         for group in lock(&self.state).groups.values() {
             if group.armed.load(Ordering::SeqCst) {
                 // An eventfd that cannot take a signal holds one already.

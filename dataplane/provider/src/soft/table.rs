@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::lock;
 
+/// Retired values that are no reason to wake anybody.
+const RETIRED_MANY: usize = 32;
+
 /// Names a value: a place in the table, and how often the place was used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id {
@@ -173,17 +176,20 @@ impl<T: Clone> Table<T> {
         lock(&self.slots).live
     }
 
-    /// A private copy for one reader.
+    /// Whether many retired values wait for readers: time to wake those that sleep.
+    pub(crate) fn is_crowded(&self) -> bool {
+        lock(&self.slots).retired.len() >= RETIRED_MANY
+    }
+
+    /// A private copy for one reader, empty and at rest until its first refresh.
     pub(crate) fn view(self: &Arc<Self>) -> View<T> {
-        let seen = Arc::new(AtomicU64::new(0));
+        let seen = Arc::new(AtomicU64::new(u64::MAX));
         lock(&self.slots).readers.push(Arc::downgrade(&seen));
-        let mut view = View {
+        View {
             table: Arc::clone(self),
             seen,
             slots: Vec::new(),
-        };
-        view.copy_changes();
-        view
+        }
     }
 
     fn put(&self, slots: &mut Slots<T>, id: Id, value: T) {
@@ -300,10 +306,16 @@ impl<T: Clone> View<T> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Id, Lookup, NoPlace, Table};
+    use super::{Id, Lookup, NoPlace, Table, View};
 
     fn table(limit: u32) -> Arc<Table<Arc<String>>> {
         Arc::new(Table::new(limit, 7))
+    }
+
+    fn fresh(table: &Arc<Table<Arc<String>>>) -> View<Arc<String>> {
+        let mut view = table.view();
+        view.refresh();
+        view
     }
 
     fn text(text: &str) -> Arc<String> {
@@ -313,7 +325,7 @@ mod tests {
     #[test]
     fn view_sees_insertions_and_removals_after_a_refresh_only() {
         let table = table(4);
-        let mut view = table.view();
+        let mut view = fresh(&table);
         let first = table.insert(|_| text("first")).unwrap();
         assert_eq!(view.get(first), Lookup::Unknown);
         view.refresh();
@@ -328,7 +340,7 @@ mod tests {
     fn reused_place_has_another_id_and_the_old_one_stays_withdrawn() {
         let table = table(1);
         let old = table.insert(|_| text("old")).unwrap();
-        let mut view = table.view();
+        let mut view = fresh(&table);
         table.remove(old);
         let new = table.insert(|_| text("new")).unwrap();
         assert_eq!(old.index, new.index);
@@ -350,7 +362,7 @@ mod tests {
         let table = table(4);
         let value = text("value");
         let id = table.insert(|_| Arc::clone(&value)).unwrap();
-        let (mut quick, mut slow) = (table.view(), table.view());
+        let (mut quick, mut slow) = (fresh(&table), fresh(&table));
         table.remove(id);
         quick.refresh();
         table.insert(|_| text("another")).unwrap();
@@ -367,12 +379,25 @@ mod tests {
     }
 
     #[test]
+    fn table_is_crowded_when_a_reader_sleeps_through_many_removals() {
+        let table = table(4);
+        let mut sleeper = fresh(&table);
+        for round in 0..40 {
+            assert_eq!(table.is_crowded(), round >= 32);
+            table.remove(table.insert(|_| text("short")).unwrap());
+        }
+        sleeper.refresh();
+        table.remove(table.insert(|_| text("short")).unwrap());
+        assert!(!table.is_crowded());
+    }
+
+    #[test]
     fn rested_view_gets_everything_back() {
         let table = table(4);
         let ids: Vec<Id> = (0..3)
             .map(|_| table.insert(|_| text("x")).unwrap())
             .collect();
-        let mut view = table.view();
+        let mut view = fresh(&table);
         view.rest();
         assert_eq!(view.get(ids[0]), Lookup::Unknown);
         view.refresh();

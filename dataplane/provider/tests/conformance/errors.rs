@@ -1,8 +1,8 @@
 //! Failures: who is told what, and in which order.
 
 use pollux_provider::{
-    Access, Device, DeviceEvent, Placement, PollGroup, PostError, QpState, RemoteSpan, Rkey, Sge,
-    Signal, WcStatus, WrId,
+    Access, Armed, Device, DeviceEvent, Placement, PollGroup, PostError, QpState, RemoteSpan, Rkey,
+    Sge, Signal, Sleep, WcStatus, WrId,
 };
 
 use crate::bed::{Bed, End, Wish, World, attr, connect, rts, spec, tally};
@@ -23,6 +23,7 @@ on_every_bed!(
     unexpected_sequence_number_ends_the_connection,
     to_error_flushes_sends_then_receives,
     failure_of_one_queue_pair_leaves_others_alone,
+    waiting_send_of_a_peer_that_died_does_not_keep_a_group_awake,
 );
 
 fn writes_to<B: Bed>(world: &mut World<B>, to: RemoteSpan, len: usize, how: Placement) {
@@ -493,4 +494,26 @@ fn failure_of_one_queue_pair_leaves_others_alone<B: Bed>() {
     assert_eq!(world.a.sends()[1], (9, WcStatus::Success));
     assert_eq!(world.a.group.state(first.0), QpState::Error);
     assert_eq!(world.a.group.state(second.0), QpState::Rts);
+}
+
+fn waiting_send_of_a_peer_that_died_does_not_keep_a_group_awake<B: Bed>() {
+    let mut world = World::<B>::connected(Wish::default());
+    world.b.send(1, b"no receive here", Signal::Unsignaled);
+    world.b.flush();
+    world.settle();
+    assert_eq!(
+        world.a.group.arm(Sleep::May),
+        Armed::Pending,
+        "its timer runs"
+    );
+    let (mut a, _bed) = bury(world);
+    for now in 0..20_000_000u64 {
+        a.reap(now * 1_000_000);
+        if a.group.arm(Sleep::May) == Armed::Idle {
+            assert!(a.done.is_empty(), "{:?}", a.done);
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("it never got tired");
 }

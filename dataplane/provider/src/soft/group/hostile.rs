@@ -170,7 +170,7 @@ impl Lie {
             1 => (0, 0),
             _ => (
                 u64::from(honest.open.rkey().0),
-                honest.open.addr().wrapping_add_signed(self.at),
+                honest.open.addr().saturating_add_signed(self.at),
             ),
         };
         let head = self.opcode | self.len << 16 | rkey << 32;
@@ -391,7 +391,7 @@ fn nonsense_about_sleep_costs_a_signal_at_most() {
     let (liar, mut honest) = pair();
     for word in [0, 1, 2, 3, 5, u64::MAX] {
         liar.scribble_word(MAY_SLEEP, word);
-        liar.scribble_word(MAY_SLEEP + 8, word.wrapping_mul(77));
+        liar.scribble_word(MAY_SLEEP + 8, word.rotate_left(7));
         let posted = honest
             .group
             .post_send_bytes(honest.qp, WrId(word), b"x", Signal::Unsignaled);
