@@ -220,7 +220,7 @@ impl World {
     fn run(&mut self) {
         let mut idle = 0;
         let patience = match self.plan.poll {
-            Poll::Adaptive => 200,
+            Poll::Adaptive => 20,
             Poll::Sleepy => 0,
         };
         while !self.stopped {

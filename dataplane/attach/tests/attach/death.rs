@@ -7,7 +7,7 @@ use pollux_attach::client::{Blocking, Session, SessionOptions, StreamEvent, Upgr
 use pollux_attach::message::Role;
 
 use crate::appliance::{Appliance, Plan, Policy};
-use crate::support::{echo, pair, session, sleepy, tcp_pair};
+use crate::support::{echo, options, pair, session, sleepy, tcp_pair};
 
 fn reset<T: std::fmt::Debug>(thread: ScopedJoinHandle<'_, std::io::Result<T>>) {
     let error = thread
@@ -53,7 +53,7 @@ fn sleeping_reader_writer_and_listener_get_a_reset() {
 
 #[test]
 fn polling_reader_writer_and_listener_get_a_reset() {
-    everybody_gets_a_reset(&SessionOptions::default());
+    everybody_gets_a_reset(&options());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use pollux_attach::shared::SlotState;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::appliance::{Appliance, Plan, Policy, Poll};
-use crate::support::{byte_at, echo, pair_in, read_stream, session, sleepy, tcp_pair};
+use crate::support::{byte_at, echo, options, pair_in, read_stream, session, sleepy, tcp_pair};
 
 /// Sleeps as an event loop does, on the session's descriptor alone and without end.
 fn rest(session: &Session) {
@@ -130,7 +130,7 @@ fn one_thread_serves_many_streams() {
         rmbe_bytes: 4096,
         ..Plan::default()
     };
-    serve_many(plan, &SessionOptions::default(), 200);
+    serve_many(plan, &options(), 200);
 }
 
 #[test]

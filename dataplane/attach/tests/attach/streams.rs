@@ -9,7 +9,7 @@ use pollux_attach::shared::SlotState;
 
 use crate::appliance::{Appliance, Plan, Policy, Poll};
 use crate::support::{
-    byte_at, echo, pair, pair_in, read_stream, session, sleepy, tcp_pair, write_stream,
+    byte_at, echo, options, pair, pair_in, read_stream, session, sleepy, tcp_pair, write_stream,
 };
 
 /// Both directions at once, all rings wrapping, all sizes odd.
@@ -37,7 +37,7 @@ fn small_rings_wrap_and_both_streams_arrive() {
         move_max: 777,
         ..Plan::default()
     };
-    transfer(plan, &SessionOptions::default(), 1_000_000, 3000);
+    transfer(plan, &options(), 1_000_000, 3000);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn messages_in_a_line_and_messages_in_the_ring_keep_their_order() {
         rmbe_bytes: 8192,
         ..Plan::default()
     };
-    transfer(plan, &SessionOptions::default(), 200_000, 64);
+    transfer(plan, &options(), 200_000, 64);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn large_copies_go_without_the_lock_and_arrive() {
         rmbe_bytes: 65536,
         ..Plan::default()
     };
-    transfer(plan, &SessionOptions::default(), 5_000_000, 100_000);
+    transfer(plan, &options(), 5_000_000, 100_000);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn one_core_is_enough() {
             rmbe_bytes: 4096,
             ..Plan::default()
         };
-        transfer(plan, &SessionOptions::default(), 200_000, 3000);
+        transfer(plan, &options(), 200_000, 3000);
     })
     .join()
     .expect("one core");

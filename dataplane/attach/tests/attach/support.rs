@@ -9,17 +9,27 @@ use pollux_attach::message::Role;
 
 use crate::appliance::{Appliance, Plan};
 
-/// Options that make waits sleep at once.
-pub(crate) fn sleepy() -> SessionOptions {
+/// Options that poll before they sleep, and give a loaded machine its time.
+pub(crate) fn options() -> SessionOptions {
+    let patience = Duration::from_secs(600);
     SessionOptions {
         name: "test".to_owned(),
-        spin: Duration::ZERO,
+        open_timeout: patience,
+        upgrade_timeout: patience,
         ..SessionOptions::default()
     }
 }
 
+/// Options that make waits sleep at once.
+pub(crate) fn sleepy() -> SessionOptions {
+    SessionOptions {
+        spin: Duration::ZERO,
+        ..options()
+    }
+}
+
 pub(crate) fn session(appliance: &Appliance) -> Session {
-    Session::open(appliance.path(), &SessionOptions::default()).expect("session")
+    Session::open(appliance.path(), &options()).expect("session")
 }
 
 /// Two ends of a TCP connection.
