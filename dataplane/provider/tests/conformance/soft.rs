@@ -213,20 +213,25 @@ fn missing_peer_is_named_by_its_socket() {
     assert!(matches!(refusal, ModifyError::NoPeer { .. }));
 }
 
-#[test]
-fn stranger_on_the_socket_is_cut_off_and_named() {
-    let dir = tempfile::tempdir().expect("directory");
-    let gid = fresh_gid();
-    let device = open_shm(dir.path(), DeviceOptions::new(gid)).expect("device");
+/// Says something else than the rendezvous on a device's socket, and returns when it was cut off.
+fn be_refused(path: &Path) {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     let stranger =
         rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("socket");
-    let address = SocketAddrUnix::new(socket_of(dir.path(), gid)).expect("address");
+    let address = SocketAddrUnix::new(path).expect("address");
     rustix::net::connect(&stranger, &address).expect("connect");
     rustix::io::write(&stranger, b"GET / HTTP/1.1\r\n").expect("write");
     let mut answer = [0; 300];
     // A refusal, then the end.
     while rustix::io::read(&stranger, &mut answer).expect("read") > 0 {}
+}
+
+#[test]
+fn stranger_on_the_socket_is_cut_off_and_named() {
+    let dir = tempfile::tempdir().expect("directory");
+    let gid = fresh_gid();
+    let device = open_shm(dir.path(), DeviceOptions::new(gid)).expect("device");
+    be_refused(&socket_of(dir.path(), gid));
     let events = device.take_events();
     assert!(
         matches!(&events[..], [DeviceEvent::PeerRefused { what }] if what.contains("protocol")),
@@ -240,7 +245,10 @@ fn helper_thread_has_its_name_and_ends_with_the_device() {
     // The name of a thread that is still ending may be seen for a moment; other tests have such threads
     // too. So this looks at what only this device holds: its socket's inode is gone when drop returns.
     let dir = tempfile::tempdir().expect("directory");
-    let device = open_shm(dir.path(), DeviceOptions::new(fresh_gid())).expect("device");
+    let gid = fresh_gid();
+    let device = open_shm(dir.path(), DeviceOptions::new(gid)).expect("device");
+    // A thread gives itself its name; one that has answered has done so.
+    be_refused(&socket_of(dir.path(), gid));
     let names = std::fs::read_dir("/proc/self/task")
         .expect("tasks")
         .flatten();
