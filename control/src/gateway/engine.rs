@@ -29,9 +29,6 @@ const SESSION_NAME: &str = "gateway";
 /// Most events that one look at the kernel gives; the rest comes with the next.
 const EVENTS_MAX: usize = 256;
 
-/// Fruitless looks after which the core is offered to others: some microseconds.
-const LOOKS_PER_YIELD: u32 = 8;
-
 /// How long to wait before joining the appliance is tried again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
@@ -108,8 +105,8 @@ impl Engine {
     pub(super) fn run(mut self) {
         self.join();
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        let mut looks: u32 = 0;
-        let mut idle_since = Instant::now();
+        let spin = spin(self.link.spin);
+        let mut last_find = Instant::now();
         while !self.link.is_stopping() {
             let kernel = self.hear_kernel(&mut events, Some(Duration::ZERO));
             let session = self.hear_session();
@@ -117,17 +114,13 @@ impl Engine {
             let alarms = self.hear_alarms(now);
             let moved = self.run_ready();
             if [kernel, session, alarms, moved].contains(&Found::Something) {
-                looks = 0;
+                last_find = now;
                 continue;
             }
-            looks = looks.saturating_add(1);
-            if looks == 1 {
-                idle_since = now;
-            }
-            if now.duration_since(idle_since) < self.link.spin {
-                if looks.is_multiple_of(LOOKS_PER_YIELD) {
-                    rustix::thread::sched_yield();
-                }
+            // The core is not offered to others meanwhile: recent schedulers take the rest of the
+            // slice for it, some milliseconds, and a look is never long.
+            if now.duration_since(last_find) < spin {
+                std::hint::spin_loop();
                 continue;
             }
             if self
@@ -137,7 +130,7 @@ impl Engine {
             {
                 let timeout = self.timers.next_in(now);
                 if self.hear_kernel(&mut events, timeout) == Found::Something {
-                    looks = 0;
+                    last_find = Instant::now();
                 }
                 // Before the session is looked at, which has to clear away its alarm first.
                 self.run_ready();
@@ -324,6 +317,15 @@ impl Engine {
     /// Resets what exists.
     fn finish(mut self) {
         self.end_all();
+    }
+}
+
+/// How long to look on without work. On a single core whoever has work for the thread waits for it
+/// to sleep.
+fn spin(wanted: Duration) -> Duration {
+    match std::thread::available_parallelism() {
+        Ok(cores) if cores.get() == 1 => Duration::ZERO,
+        Ok(_) | Err(_) => wanted,
     }
 }
 
