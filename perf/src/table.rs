@@ -193,7 +193,10 @@ pub fn write_foot(out: &mut impl Write, report: &Report) -> io::Result<()> {
     if report.p50_over_bounce.is_empty() {
         return Ok(());
     }
-    write!(out, "# t_p50 as a multiple of the bounce with one line each way (two lines):")?;
+    write!(
+        out,
+        "# t_p50 as a multiple of the bounce with one line each way (two lines):"
+    )?;
     for (bytes, ratio) in &report.p50_over_bounce {
         write!(out, " {bytes} B {ratio:.2}")?;
     }
