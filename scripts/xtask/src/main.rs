@@ -47,6 +47,12 @@ enum Command {
         #[arg(long, default_value_t = 100_000)]
         requests: u32,
     },
+    /// Random bytes both ways at once through two appliances, far more than in the tests
+    Soak {
+        /// MiB each way
+        #[arg(long, default_value_t = 1024)]
+        mib: u32,
+    },
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -76,9 +82,32 @@ fn run(command: &Command) -> Result<()> {
         Command::Test => steps::run(&root, &steps::tests()),
         Command::Setup => programs::setup().map(|_| ()),
         Command::Redis { requests } => redis::measure(&root, *requests),
+        Command::Soak { mib } => soak(&root, *mib),
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
     }
+}
+
+/// The end-to-end tests of both-way streams, built for release and with another number of bytes.
+fn soak(root: &Path, mib: u32) -> Result<()> {
+    let arguments = [
+        "test",
+        "--release",
+        "--locked",
+        "-p",
+        "pollux-control",
+        "--test",
+    ];
+    let test = ["end_to_end", "random_bytes_both_ways_at_once"];
+    let status = std::process::Command::new(process::cargo())
+        .current_dir(root)
+        .args(arguments)
+        .args(test)
+        .env("POLLUX_STREAM_MIB", mib.to_string())
+        .status()
+        .context("cannot start cargo")?;
+    anyhow::ensure!(status.success(), "the streams failed: {status}");
+    Ok(())
 }
 
 /// The names that may follow `cargo xtask`, for the check of what README.md promises.

@@ -37,10 +37,11 @@ const WRAPPING_PLACES: &[&str] = &[
 /// `host.rs` looks at the host once, when a program starts; everything else gets what it found.
 const ENVIRONMENT_PLACES: &[&str] = &["control/src/bin", "control/src/host.rs", "scripts"];
 
-/// The only tests that may sleep: one looks again and again for what another process does, up to a
-/// deadline, and leaves it the core meanwhile; the other measures what idleness costs.
+/// The only tests that may sleep: they look again and again for what another thread or process does,
+/// up to a deadline, and leave it the core meanwhile; `shortage.rs` measures what idleness costs.
 const SLEEP_PLACES: &[&str] = &[
     "control/src/gateway/tests/shortage.rs",
+    "control/src/gateway/tests/support.rs",
     "control/tests/end_to_end/support/mod.rs",
 ];
 
