@@ -61,14 +61,15 @@ impl Waiting {
         self.idle_since = None;
     }
 
-    /// A pass found nothing, in a mode that may sleep.
+    /// A pass found nothing, in a mode that may sleep. Gives what the last look before a sleep
+    /// found, which may be the order to stop.
     pub(crate) fn idle<G: PollGroup, A: App, C: Clock>(
         &mut self,
         core: &mut Core<G, A, C>,
         app: &mut A,
-    ) {
+    ) -> Progress {
         let spin_ns = match core.poll {
-            PollMode::Busy => return,
+            PollMode::Busy => return Progress::Idle,
             PollMode::Adaptive => self.spec.spin_ns,
             PollMode::Interrupt => 0,
         };
@@ -80,27 +81,35 @@ impl Waiting {
                 std::thread::yield_now();
             }
             std::hint::spin_loop();
-            return;
+            return Progress::Idle;
         }
-        self.sleep(core, app);
+        self.sleep(core, app)
     }
 
     /// Arms every source of work, looks once more, then sleeps: what comes after the look
     /// signals the wake descriptor, so no wake-up is lost.
-    fn sleep<G: PollGroup, A: App, C: Clock>(&mut self, core: &mut Core<G, A, C>, app: &mut A) {
+    fn sleep<G: PollGroup, A: App, C: Clock>(
+        &mut self,
+        core: &mut Core<G, A, C>,
+        app: &mut A,
+    ) -> Progress {
         core.arm_sessions();
-        let armed = core.group.arm(Sleep::May);
-        if armed == Armed::Idle && core.pass(app) == Progress::Idle && core.may_sleep() {
-            core.figures.sleeps += 1;
-            let timer = core.timers.idle_ns(core.now).map(Duration::from_nanos);
-            let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
-            // A failing wait returns at once: the worker then polls, which is slower but right.
-            let _ = self.wake.wait(Some(timeout));
-            let _ = self.wake.drain();
-            core.read_clock();
+        let mut found = Progress::Idle;
+        if core.group.arm(Sleep::May) == Armed::Idle {
+            found = core.pass(app);
+            if found == Progress::Idle && core.may_sleep() {
+                core.figures.sleeps += 1;
+                let timer = core.timers.idle_ns(core.now).map(Duration::from_nanos);
+                let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
+                // A failing wait returns at once: the worker then polls, which is slower but right.
+                let _ = self.wake.wait(Some(timeout));
+                let _ = self.wake.drain();
+                core.read_clock();
+            }
         }
         core.group.disarm();
         core.disarm_sessions();
         self.idle_since = None;
+        found
     }
 }

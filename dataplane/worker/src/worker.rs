@@ -79,8 +79,9 @@ impl<G: PollGroup, A: App, C: Clock> Worker<G, A, C> {
                     }
                     if self.core.poll == PollMode::Busy {
                         std::hint::spin_loop();
-                    } else {
-                        self.waiting.idle(&mut self.core, &mut self.app);
+                    } else if self.waiting.idle(&mut self.core, &mut self.app) == Progress::Stopped
+                    {
+                        break;
                     }
                 }
                 Progress::Stopped => break,
