@@ -182,7 +182,7 @@ fn a_reset_passes_a_reader_that_takes_nothing() {
                     pauses = 0;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    std::thread::park_timeout(Duration::from_millis(5));
+                    std::thread::sleep(Duration::from_millis(5));
                     pauses += 1;
                 }
                 Err(error) => panic!("{error}"),
