@@ -200,8 +200,7 @@ impl Link {
 impl Gateway {
     /// Listens for all `forwards` and starts the thread that serves them. The thread joins the
     /// appliance at `attach_socket` by itself, also later and again, should it have to wait; it
-    /// accepts nothing before it has joined. It polls for `spin` before it sleeps; on a host with
-    /// one processor that should be zero.
+    /// accepts nothing before it has joined. It polls for `spin` before it sleeps.
     ///
     /// # Errors
     /// An address that cannot be listened on, or the kernel's refusal; nothing is left behind.

@@ -105,7 +105,7 @@ impl Engine {
     pub(super) fn run(mut self) {
         self.join();
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        let spin = self.link.spin;
+        let spin = spin(self.link.spin);
         let mut last_find = Instant::now();
         while !self.link.is_stopping() {
             let kernel = self.hear_kernel(&mut events, Some(Duration::ZERO));
@@ -317,6 +317,15 @@ impl Engine {
     /// Resets what exists.
     fn finish(mut self) {
         self.end_all();
+    }
+}
+
+/// How long to look on without work. On a single core whoever has work for the thread waits for it
+/// to sleep.
+fn spin(wanted: Duration) -> Duration {
+    match std::thread::available_parallelism() {
+        Ok(cores) if cores.get() == 1 => Duration::ZERO,
+        Ok(_) | Err(_) => wanted,
     }
 }
 
