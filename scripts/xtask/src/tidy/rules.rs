@@ -38,10 +38,8 @@ const WRAPPING_PLACES: &[&str] = &[
 const ENVIRONMENT_PLACES: &[&str] = &["control/src/bin", "control/src/host.rs", "scripts"];
 
 /// The only tests that may sleep: they look again and again for what another thread or process does,
-/// up to a deadline, and leave it the core meanwhile; `shortage.rs` measures what idleness costs, and
-/// `tests.rs` of the gateway finds out that nothing moves any more, which only time can tell.
+/// up to a deadline, and leave it the core meanwhile; `shortage.rs` measures what idleness costs.
 const SLEEP_PLACES: &[&str] = &[
-    "control/src/gateway/tests.rs",
     "control/src/gateway/tests/shortage.rs",
     "control/src/gateway/tests/support.rs",
     "control/tests/end_to_end/support/mod.rs",
