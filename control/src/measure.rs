@@ -1,13 +1,13 @@
-//! Asking an appliance for a latency run: how long that may take, and when to ask again.
+//! Asking an appliance for a latency run.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::bounce::{Bounce, BounceSpec};
 use crate::config::PollMode;
 use crate::exit::Fatal;
-use crate::rpc::{CALL_TIMEOUT, Client, ClientError, LatencyRequest, Method, RpcError};
+use crate::rpc::{CALL_TIMEOUT, Client, LatencyRequest, Method};
 use crate::rpc::{InlineSetting, PollRequest};
 use crate::view::{LatencyTable, WorkerView};
 
@@ -17,12 +17,6 @@ const SLACK: Duration = Duration::from_secs(15);
 
 /// How long a measurement may take that was given a number of round trips.
 pub const LONGEST: Duration = Duration::from_secs(3600);
-
-/// How long the connection of the run before may take to end.
-const BUSY_WAIT: Duration = Duration::from_secs(5);
-
-/// How long to wait before an appliance that was busy is asked again.
-const BUSY_RETRY: Duration = Duration::from_millis(2);
 
 /// How long the answer to `request` may take.
 #[must_use]
@@ -37,25 +31,15 @@ pub fn limit(request: &LatencyRequest) -> Duration {
     }
 }
 
-/// Runs a measurement. When the run before is still ending, waits for that.
+/// Runs a measurement.
 ///
 /// # Errors
 /// The appliance refused or failed, or its answer is of another version.
 pub fn run(client: &mut Client, request: &LatencyRequest) -> Result<LatencyTable, Fatal> {
     let params = serde_json::to_value(request)
         .map_err(|error| Fatal::os(format!("cannot write the request as JSON: {error}")))?;
-    let deadline = Instant::now() + BUSY_WAIT;
-    loop {
-        match client.call(Method::LatencyRun, params.clone(), limit(request)) {
-            Ok(table) => return typed(Method::LatencyRun, table),
-            Err(ClientError::Rpc(error))
-                if error.code == RpcError::BUSY && Instant::now() < deadline =>
-            {
-                std::thread::sleep(BUSY_RETRY);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let table = client.call(Method::LatencyRun, params, limit(request))?;
+    typed(Method::LatencyRun, table)
 }
 
 /// Changes how all workers of an appliance wait.
