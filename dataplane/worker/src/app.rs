@@ -47,38 +47,3 @@ pub trait App: Send {
     /// A connection has ended; its identifier may be given to another one after this call.
     fn closed(&mut self, conn: ConnId, tag: u64, outcome: ConnOutcome) -> Option<Self::Report>;
 }
-
-/// No application: for workers that serve programs only.
-#[derive(Debug, Default)]
-pub struct NoApp;
-
-/// The empty type: there is nothing to order and nothing to report.
-#[derive(Debug)]
-pub enum Nothing {}
-
-impl App for NoApp {
-    type Order = Nothing;
-    type Report = Nothing;
-
-    fn order<I: Io>(&mut self, order: Nothing, _io: &mut I) -> Option<Nothing> {
-        match order {}
-    }
-
-    fn opened<I: Io>(&mut self, conn: ConnId, _tag: u64, io: &mut I) {
-        io.close(conn);
-    }
-
-    fn ready<I: Io>(
-        &mut self,
-        _conn: ConnId,
-        _tag: u64,
-        _events: EventSet,
-        _io: &mut I,
-    ) -> Option<Nothing> {
-        None
-    }
-
-    fn closed(&mut self, _conn: ConnId, _tag: u64, _outcome: ConnOutcome) -> Option<Nothing> {
-        None
-    }
-}

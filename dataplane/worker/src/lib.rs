@@ -32,7 +32,7 @@ mod transmit;
 mod wait;
 mod worker;
 
-pub use app::{App, Io, NoApp, Nothing};
+pub use app::{App, Io};
 pub use budget::{LLC_BYTES_MAX, SEND_QUEUE_MIN};
 pub use builtin::{Builtin, PING_BYTES_MAX, PingEnd, PingRun, TAG_ECHO, TAG_PING};
 pub use clock::{Clock, Tsc};

@@ -4,7 +4,8 @@ mod common;
 
 use common::{ManualClock, Node, Sizes, connect, pair};
 use pollux_proto::event::EventSet;
-use pollux_worker::{App, ConnId, ConnOutcome, Io, Nothing, Report, WaitSpec};
+use pollux_worker::{App, ConnId, ConnOutcome, Io, Report, WaitSpec};
+use std::convert::Infallible;
 
 /// Seeded numbers (xorshift64).
 struct Numbers(u64);
@@ -86,10 +87,10 @@ impl Streamer {
 }
 
 impl App for Streamer {
-    type Order = Nothing;
-    type Report = Nothing;
+    type Order = Infallible;
+    type Report = Infallible;
 
-    fn order<I: Io>(&mut self, order: Nothing, _io: &mut I) -> Option<Nothing> {
+    fn order<I: Io>(&mut self, order: Infallible, _io: &mut I) -> Option<Infallible> {
         match order {}
     }
 
@@ -103,13 +104,13 @@ impl App for Streamer {
         _tag: u64,
         events: EventSet,
         io: &mut I,
-    ) -> Option<Nothing> {
+    ) -> Option<Infallible> {
         assert!(!events.contains(EventSet::RESET), "{conn:?} was reset");
         self.go_on(conn, io);
         None
     }
 
-    fn closed(&mut self, conn: ConnId, _tag: u64, outcome: ConnOutcome) -> Option<Nothing> {
+    fn closed(&mut self, conn: ConnId, _tag: u64, outcome: ConnOutcome) -> Option<Infallible> {
         self.conns[usize::from(conn.0)].ended = Some(outcome);
         None
     }
