@@ -173,22 +173,11 @@ pub struct Appliance<D: Device> {
     _locks: Vec<CoreLock>,
 }
 
-/// Random bits from the system.
-fn random<T: FromRandom>() -> T {
-    T::from_random()
-}
-
-/// Integers that can be drawn.
-trait FromRandom {
-    fn from_random() -> Self;
-}
-
-impl FromRandom for u32 {
-    fn from_random() -> u32 {
-        let mut bytes = [0; 4];
-        fill_random(&mut bytes);
-        u32::from_ne_bytes(bytes)
-    }
+/// 32 random bits from the system.
+fn random_u32() -> u32 {
+    let mut bytes = [0; 4];
+    fill_random(&mut bytes);
+    u32::from_ne_bytes(bytes)
 }
 
 /// Fills `bytes` from the system's generator; from the hasher's keys should that be missing.

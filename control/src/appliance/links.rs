@@ -4,7 +4,7 @@ use super::handshake::HandshakeId;
 use super::memory::{ConnBuffers, LinkMemory};
 use super::state::{GroupKey, LinkPhase, LinkState, Place};
 use super::workers::News;
-use super::{Appliance, random};
+use super::{Appliance, random_u32};
 use crate::view::InlineView;
 use pollux_proto::clc::{Agreed, LocalEndpoint};
 use pollux_proto::group::{GroupId, PeerKey};
@@ -121,7 +121,7 @@ where
             tracing::error!(%error, "cannot make a link");
             Diagnosis::MEM
         })?;
-        let psn = random::<u32>() & 0xff_ffff;
+        let psn = random_u32() & 0xff_ffff;
         let state = &mut self.workers[worker];
         let (index, _) = state.port.links.take().ok_or_else(|| {
             tracing::warn!("all links of the worker are in use; raise workers.links_max");
