@@ -210,13 +210,21 @@ where
         let (index, _) = port.sessions.take().ok_or_else(|| {
             "all sessions are in use; raise attach.sessions_max or close programs".to_string()
         })?;
+        let worker_wake = match port.program_wake() {
+            Ok(worker_wake) => worker_wake,
+            Err(error) => {
+                port.sessions.put(index);
+                return Err(error.to_string());
+            }
+        };
         let reply = Reply::Welcome {
             version: VERSION,
             session: id,
         }
         .emit();
-        let fds: [BorrowedFd<'_>; 3] = [segment.fd(), port.wake.fd(), woken.fd()];
+        let fds: [BorrowedFd<'_>; 3] = [segment.fd(), worker_wake.fd(), woken.fd()];
         if let Err(error) = packet::send(&greeting.socket, &reply, &fds) {
+            port.forget_wake(&worker_wake);
             port.sessions.put(index);
             return Err(format!("the program does not read: {error}"));
         }
@@ -234,6 +242,7 @@ where
             worker,
             index,
             socket: None,
+            worker_wake,
             pid: greeting.pid,
             program: name.to_string(),
             pool,
@@ -271,6 +280,8 @@ where
             "detached"
         );
         let (worker, index) = (session.worker, session.index);
+        // Before it is dropped: a child of the program may hold it still.
+        self.workers[worker].port.forget_wake(&session.worker_wake);
         let orphans: Vec<_> = self
             .handshakes
             .iter()

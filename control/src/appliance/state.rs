@@ -10,6 +10,7 @@ use pollux_proto::group::{GroupId, Groups};
 use pollux_proto::link::Role;
 use pollux_proto::llc::Engine;
 use pollux_provider::{Device, QpCaps};
+use pollux_ring::Wake;
 use pollux_wire::field::Ueid;
 use pollux_worker::LinkId;
 use std::collections::BTreeMap;
@@ -143,6 +144,8 @@ pub(crate) struct SessionState {
     /// Place in the worker's table.
     pub(crate) index: u16,
     pub(crate) socket: Option<OwnedFd>,
+    /// Ends the worker's sleep; shared with this program only.
+    pub(crate) worker_wake: Wake,
     pub(crate) pid: u32,
     pub(crate) program: String,
     pub(crate) pool: SlotPool,

@@ -2,7 +2,7 @@
 
 use super::places::Places;
 use pollux_provider::{Device, GroupId, PollGroup, PollGroupSpec};
-use pollux_ring::{Wake, spsc};
+use pollux_ring::{Wake, WakeError, WakeSet, spsc};
 use pollux_worker::{
     Builtin, Command, PingRun, PollMode, Report, Tsc, WaitSpec, Worker, WorkerLimits,
 };
@@ -61,7 +61,10 @@ pub(crate) struct WorkerPort<D: Device> {
     pub(crate) conns: Places,
     pub(crate) links: Places,
     pub(crate) sessions: Places,
-    pub(crate) wake: Wake,
+    /// Control's own descriptor; nobody else holds it.
+    wake: Wake,
+    /// What ends the worker's sleep: a descriptor for each of those who signal.
+    wakes: WakeSet,
     commands: spsc::Producer<Order<D>>,
     backlog: VecDeque<Order<D>>,
     reports: spsc::Consumer<News<D>>,
@@ -88,18 +91,14 @@ where
                 error,
             }
         };
-        let wake_error = |error: pollux_ring::WakeError| std::io::Error::other(error);
-        let wake = Wake::new()
-            .map_err(wake_error)
-            .map_err(system("make a wake descriptor"))?;
-        let clone = |wake: &Wake| {
-            wake.try_clone()
-                .map_err(wake_error)
-                .map_err(system("copy a wake descriptor"))
-        };
+        let waking = |error: WakeError| system("prepare its wake descriptors")(error.into());
+        let wakes = WakeSet::new().map_err(waking)?;
+        let wake = member_of(&wakes).map_err(waking)?;
+        // Peers hold this one, through the fabric.
+        let group_wake = member_of(&wakes).map_err(waking)?;
         let spec = PollGroupSpec {
             cq_entries: plan.cq_entries,
-            wake: clone(&wake)?,
+            wake: group_wake,
         };
         let group = device
             .create_poll_group(&spec)
@@ -112,8 +111,12 @@ where
             Builtin::default(),
             Tsc::new(),
             plan.limits,
-            (worker_commands, worker_reports, clone(news)?),
-            (plan.wait, clone(&wake)?),
+            (
+                worker_commands,
+                worker_reports,
+                news.try_clone().map_err(waking)?,
+            ),
+            (plan.wait, wakes.try_clone().map_err(waking)?),
         );
         let core = plan.core;
         let thread = std::thread::Builder::new()
@@ -135,11 +138,24 @@ where
             sessions: Places::new(plan.limits.sessions),
             plan,
             wake,
+            wakes,
             commands,
             backlog: VecDeque::new(),
             reports,
             thread: Some(thread),
         })
+    }
+
+    /// A new descriptor that ends the worker's sleep, for one program.
+    pub(crate) fn program_wake(&self) -> Result<Wake, WakeError> {
+        member_of(&self.wakes)
+    }
+
+    /// Forgets a descriptor made by [`WorkerPort::program_wake`].
+    pub(crate) fn forget_wake(&self, wake: &Wake) {
+        if let Err(error) = self.wakes.remove(wake) {
+            tracing::error!(worker = self.plan.index, %error, "a program's wake descriptor stays");
+        }
     }
 
     /// Sends an order; orders arrive in the order of the calls.
@@ -182,4 +198,11 @@ where
             );
         }
     }
+}
+
+/// A new descriptor in a set. Which one was signalled does not matter.
+fn member_of(wakes: &WakeSet) -> Result<Wake, WakeError> {
+    let wake = Wake::new()?;
+    wakes.add(&wake, 0)?;
+    Ok(wake)
 }

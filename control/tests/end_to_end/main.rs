@@ -6,6 +6,7 @@
 mod capture;
 mod death;
 mod fallback;
+mod hostile;
 mod order;
 mod redis;
 mod streams;

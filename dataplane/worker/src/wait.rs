@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::mailbox::PollMode;
 use crate::pass::Progress;
 use pollux_provider::{Armed, PollGroup, Sleep};
-use pollux_ring::Wake;
+use pollux_ring::WakeSet;
 use std::time::Duration;
 
 /// How a worker waits.
@@ -41,16 +41,16 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// The state of waiting.
 pub(crate) struct Waiting {
     spec: WaitSpec,
-    wake: Wake,
+    wakes: WakeSet,
     /// When the present idleness began and when the core was last yielded, if idle.
     idle_since: Option<(u64, u64)>,
 }
 
 impl Waiting {
-    pub(crate) fn new(spec: WaitSpec, wake: Wake) -> Self {
+    pub(crate) fn new(spec: WaitSpec, wakes: WakeSet) -> Self {
         Waiting {
             spec,
-            wake,
+            wakes,
             idle_since: None,
         }
     }
@@ -87,7 +87,7 @@ impl Waiting {
     }
 
     /// Arms every source of work, looks once more, then sleeps: what comes after the look
-    /// signals the wake descriptor, so no wake-up is lost.
+    /// signals a descriptor of the set, so no wake-up is lost.
     fn sleep<G: PollGroup, A: App, C: Clock>(
         &mut self,
         core: &mut Core<G, A, C>,
@@ -102,8 +102,7 @@ impl Waiting {
                 let timer = core.timers.idle_ns(core.now).map(Duration::from_nanos);
                 let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
                 // A failing wait returns at once: the worker then polls, which is slower but right.
-                let _ = self.wake.wait(Some(timeout));
-                let _ = self.wake.drain();
+                let _ = self.wakes.wait(Some(timeout), |_| {});
                 core.read_clock();
             }
         }

@@ -8,7 +8,7 @@ use crate::mailbox::{PollMode, Report};
 use crate::pass::Progress;
 use crate::wait::{WaitSpec, Waiting};
 use pollux_provider::PollGroup;
-use pollux_ring::Wake;
+use pollux_ring::WakeSet;
 
 /// How long the end of a worker may take, in passes: enough for resets to be posted and flushed,
 /// bounded so that a peer that takes nothing more cannot hold it up.
@@ -30,22 +30,23 @@ impl<G: PollGroup, A: App, C: Clock> std::fmt::Debug for Worker<G, A, C> {
 }
 
 impl<G: PollGroup, A: App, C: Clock> Worker<G, A, C> {
-    /// A worker with empty tables of the given sizes. `wake` is the descriptor that `group`, the
-    /// programs and control signal while the worker sleeps.
+    /// A worker with empty tables of the given sizes. `wakes` has a descriptor for each of
+    /// those who signal while the worker sleeps: control, `group` and every program. The worker
+    /// never reads them, so whoever holds one cannot take another's signal or hold it up.
     pub fn new(
         group: G,
         app: A,
         clock: C,
         limits: WorkerLimits,
         mailbox: Mailbox<G, A>,
-        (wait, wake): (WaitSpec, Wake),
+        (wait, wakes): (WaitSpec, WakeSet),
     ) -> Self {
         let mut core = Core::new(group, clock, limits, mailbox);
         core.poll = wait.mode;
         Worker {
             core,
             app,
-            waiting: Waiting::new(wait, wake),
+            waiting: Waiting::new(wait, wakes),
         }
     }
 

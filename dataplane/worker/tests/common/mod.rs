@@ -5,7 +5,7 @@ use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice, SoftGroup, SoftQp
 use pollux_provider::{
     Access, Device, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
 };
-use pollux_ring::{Pages, Pool, Region, Segment, Wake, spsc};
+use pollux_ring::{Pages, Pool, Region, Segment, Wake, WakeSet, spsc};
 use pollux_worker::{
     App, BufferSpan, Builtin, Clock, Command, ConnId, ConnSpec, Link, LinkId, Mailbox,
     MessageSlots, OpenConn, Owner, PingRun, Report, Tsc, WaitSpec, Worker, WorkerLimits,
@@ -111,7 +111,9 @@ impl<A: App, C: Clock> Node<A, C> {
             links: 2,
             sessions: 2,
         };
-        let waiting = (wait, wake.try_clone().expect("clone"));
+        let wakes = WakeSet::new().expect("a set");
+        wakes.add(&wake, 0).expect("a member");
+        let waiting = (wait, wakes);
         let worker = Worker::new(group, app, clock, limits, mailbox, waiting);
         let bytes = 2 * sizes.ring_bytes as usize * usize::from(sizes.conns);
         let rings = Region::from(Segment::create("rings", bytes, Pages::Off).expect("segment"));
