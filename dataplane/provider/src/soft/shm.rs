@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use pollux_ring::{Region, Segment, Wake};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use super::device::{Carrier, DeviceOptions, NoPath, OpenError, SoftDevice, make_shared};
@@ -114,6 +115,13 @@ impl ShmCarrier {
     }
 }
 
+/// Whether the peer has closed a connection, perhaps unseen yet by the helper thread. Nobody speaks on it,
+/// so whatever comes is its end.
+fn has_ended(connection: &Outgoing) -> bool {
+    let mut fds = [PollFd::new(&connection.socket, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 fn send_export(connection: &Outgoing, id: Id, segment: &Segment) -> Result<(), Errno> {
     let fd = rendezvous::read_only(segment.fd())?;
     rendezvous::send(
@@ -125,8 +133,11 @@ fn send_export(connection: &Outgoing, id: Id, segment: &Segment) -> Result<(), E
 
 impl Carrier for ShmCarrier {
     fn reach(&self, gid: [u8; 16]) -> Result<Arc<Peer>, NoPath> {
-        if let Some(connection) = self.connection(|peer| peer.gid == gid) {
-            return Ok(Arc::clone(&connection.peer));
+        while let Some(connection) = self.connection(|peer| peer.gid == gid) {
+            if !has_ended(&connection) {
+                return Ok(Arc::clone(&connection.peer));
+            }
+            self.give_up(&connection);
         }
         let path = rendezvous::socket_path(&self.fabric_dir, gid);
         let (own_gid, own_life) = (self.own.identity.gid, self.own.incarnation);

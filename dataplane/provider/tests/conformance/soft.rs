@@ -278,6 +278,18 @@ fn device_that_comes_back_is_another_life() {
     assert_eq!(ends, [(1, WcStatus::RetryExceeded), (2, WcStatus::Success)]);
 }
 
+#[test]
+fn device_that_comes_back_is_reached_before_its_end_was_seen() {
+    let World { mut a, b, bed, .. } = World::<ShmBed>::connected(Wish::default());
+    let gid = b.device.identity().gid;
+    let mut last = b;
+    for _ in 0..500 {
+        drop(last);
+        last = End::new(bed.open(DeviceOptions::new(gid)));
+        crate::bed::connect(&mut a, &mut last, &Wish::default());
+    }
+}
+
 // --- two processes ---
 
 const DIR: &str = "POLLUX_TEST_FABRIC_DIR";
