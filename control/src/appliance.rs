@@ -52,7 +52,7 @@ use pollux_provider::soft::{self, DeviceOptions};
 use pollux_ring::{Pages, Wake};
 use pollux_wire::clc::VendorOptions;
 use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
-use pollux_worker::{Command, PollMode as WorkerPoll, WaitSpec, WorkerLimits};
+use pollux_worker::{Command, InlineRule, PollMode as WorkerPoll, WaitSpec, WorkerLimits};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -161,7 +161,8 @@ pub struct Appliance<D: Device> {
     snapshots: Snapshots,
     figures: Figures,
     inline_found: Option<InlineView>,
-    inline_cap: u32,
+    /// What the operator lets go inline.
+    inline_rule: InlineRule,
     ids: u64,
     stopping: Stopping,
     paths: Paths,
@@ -297,7 +298,7 @@ where
             snapshots: Snapshots::default(),
             figures: Figures::default(),
             inline_found: None,
-            inline_cap: u32::MAX,
+            inline_rule: InlineRule::ALL,
             ids: 0,
             stopping: Stopping::No,
             device,

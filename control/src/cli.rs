@@ -136,10 +136,11 @@ enum Set {
         #[arg(long, value_name = "NUMBER")]
         worker: Option<u32>,
     },
-    /// Cap how much is sent inline: on (what each link was granted), off, or a number of bytes.
+    /// Change what is sent inline: on (whatever fits), messages (CDC and LLC only), off, or at most
+    /// a number of bytes.
     Inline {
         /// The cap.
-        #[arg(value_name = "on|off|BYTES")]
+        #[arg(value_name = "on|messages|off|BYTES")]
         inline: InlineSetting,
     },
 }
@@ -158,7 +159,7 @@ struct Latency {
     /// How many round trips each size runs.
     #[arg(long, value_name = "NUMBER")]
     iterations: Option<u64>,
-    /// Whether the connection sends inline where it can.
+    /// What the connection sends inline.
     #[arg(long, default_value = "on", value_parser = word::<InlineUse>(InlineUse::WORDS))]
     inline: InlineUse,
 }

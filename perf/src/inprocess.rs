@@ -228,7 +228,7 @@ impl Run<'_> {
                     reason: table.fallback.clone(),
                 },
             },
-            inline_bytes: Some(table.inline_granted_bytes),
+            inline_bytes: Some(table.inline_message_bytes),
             build: Build::current(),
             bounce_before,
         }

@@ -12,7 +12,7 @@ use crate::view::{
 use pollux_proto::link::Role as LinkRole;
 use pollux_provider::{Device, QpStats};
 use pollux_ring::{PageKind, hugepages_free};
-use pollux_worker::{Command, PollMode as WorkerPoll, Snapshot, WorkerFigures};
+use pollux_worker::{Command, InlineRule, PollMode as WorkerPoll, Snapshot, WorkerFigures};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -84,6 +84,22 @@ fn counters(stats: &QpStats) -> LinkCounters {
     }
 }
 
+/// What an operator's word on inline data means for a worker.
+fn inline_rule(setting: InlineSetting) -> InlineRule {
+    match setting {
+        InlineSetting::Use(InlineUse::On) => InlineRule::ALL,
+        InlineSetting::Use(InlineUse::Messages) => InlineRule {
+            writes: 0,
+            ..InlineRule::ALL
+        },
+        InlineSetting::Use(InlineUse::Off) => InlineRule::OFF,
+        InlineSetting::Bytes(bytes) => InlineRule {
+            messages: bytes,
+            writes: bytes,
+        },
+    }
+}
+
 impl<D> Methods for Appliance<D>
 where
     D: Device,
@@ -121,14 +137,10 @@ where
             }
             Request::SetPoll(request) => Reply::Now(self.set_poll(request.mode, request.worker)),
             Request::SetInline(setting) => {
-                self.inline_cap = match setting {
-                    InlineSetting::Use(InlineUse::On) => u32::MAX,
-                    InlineSetting::Use(InlineUse::Off) => 0,
-                    InlineSetting::Bytes(bytes) => bytes,
-                };
-                let cap = self.inline_cap;
+                let rule = inline_rule(setting);
+                self.inline_rule = rule;
                 for state in &mut self.workers {
-                    state.port.send(Command::SetInlineCap(cap));
+                    state.port.send(Command::SetInline(rule));
                 }
                 Reply::Now(Ok(Value::Bool(true)))
             }

@@ -9,7 +9,7 @@ use crate::view::{LatencyRow, LatencyTable, Transport};
 use pollux_proto::link::Role;
 use pollux_proto::time::Instant;
 use pollux_provider::Device;
-use pollux_worker::{Command, ConnId, PING_BYTES_MAX, PingEnd, PingRun};
+use pollux_worker::{Command, ConnId, InlineRule, PING_BYTES_MAX, PingEnd, PingRun};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,8 @@ pub(crate) struct LatencyRun {
     worker: usize,
     stage: Stage,
     rows: Vec<LatencyRow>,
-    inline_granted: u32,
+    /// What goes inline, as far as the link has it.
+    inline: InlineRule,
     deadline: Instant,
 }
 
@@ -134,7 +135,7 @@ where
             worker,
             stage: Stage::Connecting(socket),
             rows: Vec::new(),
-            inline_granted: 0,
+            inline: InlineRule::OFF,
             deadline,
         };
         self.latency.insert(id, run);
@@ -175,14 +176,19 @@ where
             let order = Command::AbortConn(ConnId(conn.conn));
             return self.workers[conn.worker].port.send(order);
         };
-        run.inline_granted = match run.request.inline {
-            InlineUse::On => granted.min(self.inline_cap),
-            InlineUse::Off => 0,
+        let rule = match run.request.inline {
+            InlineUse::On => self.inline_rule,
+            InlineUse::Messages => InlineRule {
+                writes: 0,
+                ..self.inline_rule
+            },
+            InlineUse::Off => InlineRule::OFF,
         };
+        run.inline = rule.within(granted);
         run.stage = Stage::Measuring { conn, size: 0 };
         // For the whole worker: a latency run is a measurement of an appliance at rest.
         let port = &mut self.workers[conn.worker].port;
-        port.send(Command::SetInlineCap(run.inline_granted));
+        port.send(Command::SetInline(rule));
         self.measure(id);
     }
 
@@ -254,7 +260,8 @@ where
             mode: self.workers[worker].port.poll.name().to_string(),
             local_core: u32::try_from(plan.core).ok(),
             peer_core: None,
-            inline_granted_bytes: run.inline_granted,
+            inline_message_bytes: run.inline.messages,
+            inline_write_bytes: run.inline.writes,
             bounce_ns: None,
             rows: std::mem::take(&mut run.rows),
         };
@@ -278,8 +285,8 @@ where
     }
 
     fn restore_inline(&mut self, worker: usize) {
-        let cap = self.inline_cap;
-        self.workers[worker].port.send(Command::SetInlineCap(cap));
+        let rule = self.inline_rule;
+        self.workers[worker].port.send(Command::SetInline(rule));
     }
 
     /// A run cannot go on.

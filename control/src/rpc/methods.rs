@@ -104,7 +104,7 @@ pub enum ParamKind {
     Word(&'static [&'static str]),
     /// `ADDRESS:PORT`.
     Address,
-    /// `"on"`, `"off"` or a number of bytes up to this.
+    /// A word of [`InlineUse`] or a number of bytes up to this.
     Inline {
         /// Greatest number of bytes.
         bytes_max: u64,
@@ -244,7 +244,8 @@ pub static METHODS: &[MethodSpec] = &[
                 bytes_max: INLINE_BYTES_MAX,
             },
             need: Need::Required,
-            about: "\"on\": what the link was granted, \"off\": nothing, or a number of bytes.",
+            about: "\"on\": whatever fits, \"messages\": CDC and LLC messages only, \"off\": nothing, \
+                    or at most this number of bytes.",
         }],
         result: "true",
         answer: Answer::Soon,
@@ -297,7 +298,7 @@ const LATENCY: &[ParamSpec] = &[
         name: "inline",
         kind: ParamKind::Word(InlineUse::WORDS),
         need: Need::Optional,
-        about: "Whether this connection sends inline where it can; \"on\" without it.",
+        about: "What this connection sends inline; \"on\" without it.",
     },
 ];
 
@@ -321,10 +322,12 @@ impl Method {
 }
 
 words! {
-    /// Whether a connection sends inline.
+    /// What is sent inline.
     pub enum InlineUse {
-        /// Where it fits.
+        /// Whatever fits.
         On = "on",
+        /// Messages where they fit, the bytes of streams never.
+        Messages = "messages",
         /// Never.
         Off = "off",
     }
@@ -334,7 +337,7 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum InlineSetting {
-    /// What each link was granted, or nothing.
+    /// A word.
     Use(InlineUse),
     /// At most this many bytes.
     Bytes(u32),
@@ -359,7 +362,8 @@ impl std::str::FromStr for InlineSetting {
         match text.parse() {
             Ok(bytes) if u64::from(bytes) <= INLINE_BYTES_MAX => Ok(InlineSetting::Bytes(bytes)),
             _ => Err(format!(
-                "legal: on, off, or a number of bytes up to {INLINE_BYTES_MAX}"
+                "legal: {}, or a number of bytes up to {INLINE_BYTES_MAX}",
+                InlineUse::WORDS.join(", ")
             )),
         }
     }
@@ -389,7 +393,7 @@ pub struct LatencyRequest {
     /// How many round trips each size runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u64>,
-    /// Whether this connection sends inline where it can.
+    /// What this connection sends inline.
     #[serde(default = "default_inline")]
     pub inline: InlineUse,
 }
@@ -589,6 +593,7 @@ mod tests {
         for (value, setting) in [
             (json!("on"), InlineSetting::Use(InlineUse::On)),
             (json!("off"), InlineSetting::Use(InlineUse::Off)),
+            (json!("messages"), InlineSetting::Use(InlineUse::Messages)),
             (json!(64), InlineSetting::Bytes(64)),
         ] {
             let expected = Ok(Request::SetInline(setting));

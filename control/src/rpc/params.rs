@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde_json::{Map, Value};
 
 use super::RpcError;
-use super::methods::{MethodSpec, Need, ParamKind, ParamSpec};
+use super::methods::{InlineUse, MethodSpec, Need, ParamKind, ParamSpec};
 use crate::nearest::nearest;
 
 impl fmt::Display for ParamKind {
@@ -26,7 +26,8 @@ impl fmt::Display for ParamKind {
             ParamKind::Word(words) => write!(f, "one of {}", words.join(", ")),
             ParamKind::Address => f.write_str("ADDRESS:PORT"),
             ParamKind::Inline { bytes_max } => {
-                write!(f, "\"on\", \"off\" or a whole number, 0 to {bytes_max}")
+                let words = InlineUse::WORDS.join(", ");
+                write!(f, "one of {words}, or a whole number, 0 to {bytes_max}")
             }
         }
     }
@@ -60,7 +61,7 @@ impl ParamKind {
                 .as_str()
                 .is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
             ParamKind::Inline { bytes_max } => match value {
-                Value::String(word) => matches!(word.as_str(), "on" | "off"),
+                Value::String(word) => InlineUse::WORDS.contains(&word.as_str()),
                 number => count(number, 0, *bytes_max),
             },
         }

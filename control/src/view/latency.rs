@@ -33,8 +33,10 @@ pub struct LatencyTable {
     pub local_core: Option<u32>,
     /// Core of the peer's worker, when the peer is on this host and tells.
     pub peer_core: Option<u32>,
-    /// Bytes that a send may carry inline on the link; 0 when inline was off.
-    pub inline_granted_bytes: u32,
+    /// Longest message (CDC, LLC) that went inline; 0 when none did.
+    pub inline_message_bytes: u32,
+    /// Longest WRITE that went inline; 0 when none did.
+    pub inline_write_bytes: u32,
     /// Nanoseconds that a cache line takes from core to core and back, measured just before; the
     /// floor of any round trip between these cores.
     pub bounce_ns: Option<f64>,
@@ -129,7 +131,10 @@ impl View for LatencyTable {
     fn text(&self) -> String {
         let core = |core: Option<u32>| core.map_or("?".to_string(), |core| core.to_string());
         let transport = match self.transport {
-            Transport::SmcR => format!("smc-r, inline up to {} bytes", self.inline_granted_bytes),
+            Transport::SmcR => format!(
+                "smc-r, inline: messages up to {} bytes, writes up to {}",
+                self.inline_message_bytes, self.inline_write_bytes
+            ),
             Transport::Tcp => format!("tcp, because of a fallback: {}", self.fallback),
         };
         let bounce = self.bounce_ns.map_or(String::new(), |ns| {
@@ -175,14 +180,15 @@ mod tests {
             mode: "busy".into(),
             local_core: Some(1),
             peer_core: None,
-            inline_granted_bytes: 256,
+            inline_message_bytes: 256,
+            inline_write_bytes: 200,
             bounce_ns: Some(63.2),
             rows: LatencyRow::of(64, [2000_u64; 100]).into_iter().collect(),
         };
         assert_eq!(
             table.text(),
             "# latency to 127.0.0.1:7001, one way (half of the round trip), in microseconds\n\
-             # transport: smc-r, inline up to 256 bytes\n\
+             # transport: smc-r, inline: messages up to 256 bytes, writes up to 200\n\
              # cores: local 1, peer ?; poll mode busy; a cache line there and back takes 63 ns\n  \
              #bytes #iterations      t_min      t_p50      t_avg      t_p90      t_p99    \
              t_p99.9      t_max      stdev\n      \

@@ -209,7 +209,8 @@ fn latency(connect: &str) -> LatencyTable {
         mode: "adaptive".into(),
         local_core: Some(1),
         peer_core: None,
-        inline_granted_bytes: 256,
+        inline_message_bytes: 256,
+        inline_write_bytes: 256,
         bounce_ns: None,
         rows: LatencyRow::of(64, &mut samples).into_iter().collect(),
     }

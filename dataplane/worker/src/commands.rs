@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::conn::{Held, OpenConn, at};
 use crate::core::Core;
 use crate::link::{Link, LinkState};
-use crate::mailbox::{Command, ConnId, ConnOutcome, LinkId, PeerDone, Report};
+use crate::mailbox::{Command, ConnId, ConnOutcome, InlineRule, LinkId, PeerDone, Report};
 use crate::session::{ServedSession, Service};
 use crate::snapshot::WorkerFigures;
 use pollux_provider::{PollGroup, QpStats, WcStatus};
@@ -35,7 +35,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             Command::OpenConn { conn, open } => self.open_conn(app, conn, open),
             Command::AbortConn(conn) => self.abort_conn(conn),
             Command::SetPollMode(mode) => self.poll = mode,
-            Command::SetInlineCap(cap) => self.set_inline_cap(cap),
+            Command::SetInline(rule) => self.set_inline(rule),
             Command::App(order) => {
                 if let Some(report) = app.order(order, self) {
                     self.report(Report::App(report));
@@ -74,7 +74,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if let Some(of_qp) = self.link_of_qp.get_mut(usize::from(index.0)) {
             *of_qp = Some(id);
         }
-        link.adopted(index, self.inline_cap);
+        link.adopted(index, self.inline);
         let slots = link.receive.count;
         self.links[usize::from(id.0)] = Some(link);
         for slot in 0..slots {
@@ -246,10 +246,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
-    fn set_inline_cap(&mut self, cap: u32) {
-        self.inline_cap = cap;
+    fn set_inline(&mut self, rule: InlineRule) {
+        self.inline = rule;
         for link in self.links.iter_mut().flatten() {
-            link.inline_bytes = link.granted_inline.min(cap);
+            link.set_inline(rule);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::budget;
 use crate::clock::Clock;
 use crate::conn::{Held, OpenConn, Place, Queued, at};
 use crate::link::{Link, LinkState, Touched};
-use crate::mailbox::{Command, ConnId, LinkId, PollMode, Report, SessionId};
+use crate::mailbox::{Command, ConnId, InlineRule, LinkId, PollMode, Report, SessionId};
 use crate::session::ServedSession;
 use crate::snapshot::{Snapshot, WorkerFigures};
 use crate::timers::TimerWheel;
@@ -70,7 +70,8 @@ pub(crate) struct Core<G: PollGroup, A: App, C> {
     pub(crate) timers: TimerWheel,
     /// Links with work posted since their last doorbell.
     pub(crate) touched: Vec<LinkId>,
-    pub(crate) inline_cap: u32,
+    /// The operator's word on inline data.
+    pub(crate) inline: InlineRule,
     pub(crate) poll: PollMode,
     pub(crate) snapshot: Option<(Box<Snapshot>, usize)>,
     pub(crate) figures: WorkerFigures,
@@ -109,7 +110,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             active_sessions: Vec::with_capacity(usize::from(limits.sessions)),
             timers: TimerWheel::new(conns, now),
             touched: Vec::with_capacity(usize::from(limits.links)),
-            inline_cap: u32::MAX,
+            inline: InlineRule::ALL,
             poll: PollMode::Busy,
             snapshot: None,
             figures: WorkerFigures::default(),

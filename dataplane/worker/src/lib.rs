@@ -40,8 +40,8 @@ pub use conn::OpenConn;
 pub use core::{Commands, Mailbox, Reports, WorkerLimits};
 pub use link::Link;
 pub use mailbox::{
-    BufferSpan, Command, ConnId, ConnOutcome, ConnSpec, LinkId, LlcBytes, MessageSlots, Owner,
-    PeerDone, PollMode, Report, SessionId, alert_token,
+    BufferSpan, Command, ConnId, ConnOutcome, ConnSpec, InlineRule, LinkId, LlcBytes, MessageSlots,
+    Owner, PeerDone, PollMode, Report, SessionId, alert_token,
 };
 pub use pass::Progress;
 pub use session::ServedSession;

@@ -1,7 +1,7 @@
 //! A link as the worker sees it: send slots, message slots and what waits for completions.
 
 use crate::budget::{LLC_BACKLOG, SEND_SLOTS_FOR_LLC};
-use crate::mailbox::{ConnId, LinkId, LlcBytes, MessageSlots};
+use crate::mailbox::{ConnId, InlineRule, LinkId, LlcBytes, MessageSlots};
 use arrayvec::ArrayVec;
 use pollux_proto::units::SentMark;
 use pollux_provider::{QpCaps, QpIndex, Signal, WcStatus, WrId};
@@ -36,8 +36,8 @@ pub struct Link {
     pub(crate) id: LinkId,
     pub(crate) qp: QpIndex,
     pub(crate) state: LinkState,
-    /// Inline bytes in force: what the queue pair granted, cut by the operator's cap.
-    pub(crate) inline_bytes: u32,
+    /// What goes inline: what the queue pair granted, cut by the operator's rule.
+    pub(crate) inline: InlineRule,
     pub(crate) granted_inline: u32,
     depth: u32,
     posted: u64,
@@ -73,7 +73,7 @@ impl Link {
             id,
             qp: QpIndex(0),
             state: LinkState::Up,
-            inline_bytes: caps.inline_bytes,
+            inline: InlineRule::ALL.within(caps.inline_bytes),
             granted_inline: caps.inline_bytes,
             depth,
             posted: 0,
@@ -90,9 +90,14 @@ impl Link {
     }
 
     /// The worker's poll group has taken the queue pair.
-    pub(crate) fn adopted(&mut self, qp: QpIndex, inline_cap: u32) {
+    pub(crate) fn adopted(&mut self, qp: QpIndex, rule: InlineRule) {
         self.qp = qp;
-        self.inline_bytes = self.granted_inline.min(inline_cap);
+        self.set_inline(rule);
+    }
+
+    /// The operator has spoken.
+    pub(crate) fn set_inline(&mut self, rule: InlineRule) {
+        self.inline = rule.within(self.granted_inline);
     }
 
     /// Send slots free for data: all but those kept for LLC.

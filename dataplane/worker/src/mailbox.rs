@@ -43,6 +43,37 @@ pub(crate) fn token_index(token: u32) -> Option<usize> {
     ((token & 0xffff) as usize).checked_sub(1)
 }
 
+/// How much goes inline at most. What a queue pair has granted is the limit above it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InlineRule {
+    /// Longest message (CDC, LLC), in bytes and inclusive; 0 for none.
+    pub messages: u32,
+    /// Longest chunk of a stream (WRITE), in bytes and inclusive; 0 for none.
+    pub writes: u32,
+}
+
+impl InlineRule {
+    /// Nothing goes inline.
+    pub const OFF: InlineRule = InlineRule {
+        messages: 0,
+        writes: 0,
+    };
+    /// Whatever fits goes inline.
+    pub const ALL: InlineRule = InlineRule {
+        messages: u32::MAX,
+        writes: u32::MAX,
+    };
+
+    /// The rule on a queue pair that has granted `bytes`.
+    #[must_use]
+    pub fn within(self, bytes: u32) -> InlineRule {
+        InlineRule {
+            messages: self.messages.min(bytes),
+            writes: self.writes.min(bytes),
+        }
+    }
+}
+
 /// How a worker waits while there is nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PollMode {
@@ -170,8 +201,8 @@ pub enum Command<Q, O> {
     AbortConn(ConnId),
     /// Change the way of waiting.
     SetPollMode(PollMode),
-    /// Use at most so many inline bytes, however many a queue pair grants (0 = none).
-    SetInlineCap(u32),
+    /// Change what goes inline, on every link.
+    SetInline(InlineRule),
     /// An order for the application inside the worker.
     App(O),
     /// Fill in what the tables hold, a few entries per pass, and report it back.

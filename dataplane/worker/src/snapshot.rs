@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::conn::Held;
 use crate::core::Core;
 use crate::link::LinkState;
-use crate::mailbox::{ConnId, LinkId, Owner, PollMode, Report, SessionId};
+use crate::mailbox::{ConnId, InlineRule, LinkId, Owner, PollMode, Report, SessionId};
 use pollux_proto::conn::ConnState;
 use pollux_provider::{PollGroup, QpStats};
 
@@ -40,8 +40,8 @@ pub struct LinkFigures {
     pub link: LinkId,
     /// Whether it carries traffic.
     pub up: bool,
-    /// Inline bytes in force.
-    pub inline_bytes: u32,
+    /// What goes inline.
+    pub inline: InlineRule,
     /// Inline bytes the queue pair granted.
     pub granted_inline: u32,
     /// Connections on it.
@@ -148,7 +148,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 snapshot.links.push(LinkFigures {
                     link: link.id,
                     up: link.state == LinkState::Up,
-                    inline_bytes: link.inline_bytes,
+                    inline: link.inline,
                     granted_inline: link.granted_inline,
                     conns: link.conns,
                     stats: self.group.stats(link.qp),

@@ -66,7 +66,7 @@ fn post_message<G: PollGroup>(
     message: &[u8],
     signal: Signal,
 ) -> Result<(), PostError> {
-    if message.len() <= link.inline_bytes as usize {
+    if message.len() <= link.inline.messages as usize {
         group.post_send_bytes(link.qp, link.next_wr(), message, signal)?;
     } else {
         let offset = link.send_slot_offset();
@@ -163,7 +163,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
             if !open
                 .proto
-                .poll_transmit_into(link.inline_bytes, &mut self.transmit)
+                .poll_transmit_into(link.inline.writes, &mut self.transmit)
             {
                 break;
             }
