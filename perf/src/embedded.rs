@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pollux_control::config::{
-    Config, LogLevel, PathChoice, Peer, PollChoice, Service, ServiceKind,
+    Config, LogLevel, PathChoice, Peer, Personality, PollChoice, Service, ServiceKind,
 };
 use pollux_control::cores::{CoreChoice, CoreSet};
 use pollux_control::exit::Fatal;
@@ -45,6 +45,8 @@ pub struct EmbeddedSpec {
     pub folder: PathBuf,
     /// Folder of the core locks; `None` is that of all appliances of the host.
     pub lock_dir: Option<PathBuf>,
+    /// Which adapter its soft device plays.
+    pub personality: Personality,
 }
 
 /// Why it does not run.
@@ -72,9 +74,24 @@ impl From<Fatal> for EmbeddedError {
 
 /// An appliance that runs.
 pub struct Embedded {
-    /// Its control socket.
-    pub client: Client,
-    thread: JoinHandle<Result<(), Fatal>>,
+    client: Client,
+    running: Running,
+}
+
+/// An appliance that runs, without its control socket.
+pub struct Running(JoinHandle<Result<(), Fatal>>);
+
+impl Running {
+    /// Ends it in order, over its control socket.
+    ///
+    /// # Errors
+    ///
+    /// It failed.
+    pub fn stop(self, mut client: Client) -> Result<(), EmbeddedError> {
+        // It may be gone before its answer is read; how it ended says the thread.
+        let _ = client.call(Method::Stop, json!({}), CALL_TIMEOUT);
+        joined(self.0)
+    }
 }
 
 /// The runtime folder of the echo at `address`, by which a meter on the same host finds it.
@@ -119,7 +136,8 @@ impl Embedded {
             });
             match connected {
                 Ok(client) if client.pid() == Some(std::process::id()) => {
-                    return Ok(Embedded { client, thread });
+                    let running = Running(thread);
+                    return Ok(Embedded { client, running });
                 }
                 // Somebody else has the place; the start fails with that reason.
                 Ok(_) | Err(_) if Instant::now() < deadline => std::thread::sleep(START_RETRY),
@@ -134,18 +152,13 @@ impl Embedded {
     ///
     /// It failed.
     pub fn wait(self) -> Result<(), EmbeddedError> {
-        joined(self.thread)
+        joined(self.running.0)
     }
 
-    /// Ends it in order.
-    ///
-    /// # Errors
-    ///
-    /// It failed.
-    pub fn stop(mut self) -> Result<(), EmbeddedError> {
-        // It may be gone before its answer is read; how it ended says the thread.
-        let _ = self.client.call(Method::Stop, json!({}), CALL_TIMEOUT);
-        joined(self.thread)
+    /// Its control socket, and the rest.
+    #[must_use]
+    pub fn split(self) -> (Client, Running) {
+        (self.client, self.running)
     }
 
     /// The worker's core.
@@ -175,6 +188,7 @@ fn config(spec: &EmbeddedSpec) -> Config {
     config.appliance.runtime_dir = PathChoice::At(runtime_dir);
     config.appliance.log = LogLevel::Warn;
     config.device.fabric_dir = PathChoice::At(spec.folder.clone());
+    config.device.personality = spec.personality;
     config.workers.cores = CoreChoice::Listed(CoreSet::of([spec.core]));
     config.workers.poll = spec.poll;
     if let Some(dir) = &spec.lock_dir {

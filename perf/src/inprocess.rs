@@ -1,20 +1,20 @@
 //! The ping-pong inside the workers: each end embeds the appliance, nothing is between the worker
 //! and its message but the data plane.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use pollux_control::bounce::CoreList;
-use pollux_control::config::{PollChoice, PollMode};
+use pollux_control::config::{Personality, PollChoice, PollMode};
 use pollux_control::rpc::{Client, InlineSetting, InlineUse, LatencyRequest};
 use pollux_control::view::{self, LatencyTable};
 use pollux_control::{bounce, cores, measure};
 
 use crate::embedded::{Embedded, EmbeddedSpec, Part, echo_client};
 use crate::lat::Limit;
+use crate::own::{OwnEcho, OwnFolder};
 use crate::table::{self, BounceOrReason, Build, Cores, Format, Mode, Report, Setting, Transport};
 
 /// Where the ends of a run meet, and how they run.
@@ -26,6 +26,8 @@ pub struct Meeting {
     pub lock_dir: Option<PathBuf>,
     /// How the workers wait.
     pub poll: PollMode,
+    /// Which adapter the soft devices play.
+    pub personality: Personality,
 }
 
 /// What to measure.
@@ -63,6 +65,17 @@ fn poll_choice(mode: PollMode) -> PollChoice {
     }
 }
 
+fn spec(part: Part, core: Option<u32>, meeting: &Meeting) -> Result<EmbeddedSpec> {
+    Ok(EmbeddedSpec {
+        part,
+        core: core_or_last(core)?,
+        poll: poll_choice(meeting.poll),
+        folder: meeting.folder.clone(),
+        lock_dir: meeting.lock_dir.clone(),
+        personality: meeting.personality,
+    })
+}
+
 /// Is the other end: an echo at `address`, until a signal or an operator ends it. With port 0 it
 /// takes any free one.
 ///
@@ -75,13 +88,7 @@ pub fn listen(address: &str, core: Option<u32>, meeting: &Meeting) -> Result<()>
         let free = TcpListener::bind(address).and_then(|listener| listener.local_addr());
         address = free.with_context(|| format!("cannot listen on {address}"))?;
     }
-    let mut echo = Embedded::start(&EmbeddedSpec {
-        part: Part::Echo(address),
-        core: core_or_last(core)?,
-        poll: poll_choice(meeting.poll),
-        folder: meeting.folder.clone(),
-        lock_dir: meeting.lock_dir.clone(),
-    })?;
+    let mut echo = Embedded::start(&spec(Part::Echo(address), core, meeting)?)?;
     let core = echo.core()?.context("the appliance has no worker")?;
     {
         let mut out = io::stdout().lock();
@@ -91,25 +98,35 @@ pub fn listen(address: &str, core: Option<u32>, meeting: &Meeting) -> Result<()>
     Ok(echo.wait()?)
 }
 
-/// Measures against the echo at `address`.
+/// Both ends of a measurement, as far as they can be asked.
+pub struct Ends {
+    /// Where the other end listens.
+    pub address: SocketAddr,
+    /// How the workers wait.
+    pub poll: PollMode,
+    /// The core of this end's worker.
+    pub this_core: u32,
+    /// The core of the other end's worker, if it was told.
+    pub other_core: Option<u32>,
+    /// This end's control socket.
+    pub here: Client,
+    /// The other end's control socket, when it can be reached.
+    pub there: Option<Client>,
+}
+
+/// Starts this end against the echo at `address`, does `work` with both, and ends this one.
 ///
 /// # Errors
 ///
-/// Anything that keeps a size from being measured.
+/// The appliance cannot start or failed, or what `work` says.
 pub fn connect(
     address: &str,
     cores: (Option<u32>, Option<u32>),
     meeting: &Meeting,
-    plan: &Plan,
+    work: impl FnOnce(&mut Ends) -> Result<()>,
 ) -> Result<()> {
     let address = resolve(address)?;
-    let mut here = Embedded::start(&EmbeddedSpec {
-        part: Part::Meter(address),
-        core: core_or_last(cores.0)?,
-        poll: poll_choice(meeting.poll),
-        folder: meeting.folder.clone(),
-        lock_dir: meeting.lock_dir.clone(),
-    })?;
+    let mut here = Embedded::start(&spec(Part::Meter(address), cores.0, meeting)?)?;
     let this_core = here.core()?.context("the appliance has no worker")?;
     let mut there = echo_client(&meeting.folder, address);
     let told = match &mut there {
@@ -118,102 +135,73 @@ pub fn connect(
             .and_then(|cores| cores.first().copied()),
         None => None,
     };
-    let mut run = Run {
+    let (client, running) = here.split();
+    let mut ends = Ends {
         address,
         poll: meeting.poll,
         this_core,
         other_core: told.or(cores.1),
-        here: &mut here.client,
-        there: there.as_mut(),
-        plan,
+        here: client,
+        there,
     };
-    let measured = run.all();
-    let stopped = here.stop();
+    let measured = work(&mut ends);
+    let stopped = running.stop(ends.here);
     measured?;
     Ok(stopped?)
 }
 
-/// A measurement under way.
-struct Run<'a> {
-    address: SocketAddr,
-    poll: PollMode,
-    this_core: u32,
-    other_core: Option<u32>,
-    here: &'a mut Client,
-    /// The other end's control socket, when it can be reached.
-    there: Option<&'a mut Client>,
-    plan: &'a Plan,
-}
-
-impl Run<'_> {
-    fn all(&mut self) -> Result<()> {
-        let mut reports = Vec::new();
-        for (index, inline) in self.plan.inline.iter().enumerate() {
-            if index > 0 && self.plan.format == Format::Text {
-                writeln!(io::stdout().lock())?;
-            }
-            reports.push(self.one(*inline)?);
+impl Ends {
+    /// The bounce between the workers' cores. Workers that poll without a pause would have to
+    /// share their cores with it, so they sleep meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// An appliance does not answer. That the bounce cannot be measured is none.
+    pub fn bounce(&mut self) -> Result<BounceOrReason> {
+        let reason = |reason: String| Ok(BounceOrReason::NotMeasured { reason });
+        let Some(other) = self.other_core else {
+            return reason("the core of the other end is not known (--cores THIS,OTHER)".into());
+        };
+        self.set_poll(PollMode::Adaptive)?;
+        let bounce = measure::bounce([self.this_core, other]);
+        self.set_poll(self.poll)?;
+        match bounce {
+            Ok(bounce) => Ok(BounceOrReason::Measured(bounce)),
+            Err(text) => reason(text),
         }
-        if self.plan.format == Format::Json {
-            table::write_json(&mut io::stdout().lock(), &reports)?;
+    }
+
+    fn set_poll(&mut self, mode: PollMode) -> Result<()> {
+        measure::set_poll(&mut self.here, mode)?;
+        if let Some(there) = &mut self.there {
+            measure::set_poll(there, mode)?;
         }
         Ok(())
     }
 
-    /// One table.
-    fn one(&mut self, inline: InlineSetting) -> Result<Report> {
-        let bounce_before = self.bounce()?;
-        measure::set_inline(self.here, inline)?;
-        if let Some(there) = &mut self.there {
-            measure::set_inline(there, inline)?;
-        }
-        let mut head: Option<Setting> = None;
-        let mut rows = Vec::with_capacity(self.plan.sizes.len());
-        for bytes in &self.plan.sizes {
-            let table = measure::run(self.here, &self.request(*bytes, inline))?;
-            let row = *table
-                .rows
-                .first()
-                .with_context(|| format!("no sample was taken of {bytes}-byte messages"))?;
-            let is_first = head.is_none();
-            let setting = head.get_or_insert_with(|| self.setting(&table, bounce_before.clone()));
-            if self.plan.format == Format::Text {
-                let mut out = io::stdout().lock();
-                if is_first {
-                    table::write_head(&mut out, setting)?;
-                }
-                writeln!(out, "{}", row.line())?;
-                out.flush()?;
-            }
-            rows.push(row);
-        }
-        let setting = head.context("no message size was asked for")?;
-        let report = Report::new(setting, self.bounce()?, rows);
-        if self.plan.format == Format::Text {
-            table::write_foot(&mut io::stdout().lock(), &report)?;
-        }
-        Ok(report)
-    }
-
-    fn request(&self, bytes: u32, inline: InlineSetting) -> LatencyRequest {
-        let (seconds, iterations) = match self.plan.limit {
+    /// Measures one message size over a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// The appliance refused or failed.
+    pub fn measure(&mut self, bytes: u32, limit: Limit, inline: InlineUse) -> Result<LatencyTable> {
+        let (seconds, iterations) = match limit {
             Limit::Time(time) => (Some(time.as_secs_f64()), None),
             Limit::Iterations(iterations) => (None, Some(iterations)),
         };
-        LatencyRequest {
+        let request = LatencyRequest {
             connect: self.address,
             sizes: vec![bytes],
             seconds,
             iterations,
-            inline: match inline {
-                InlineSetting::Use(inline) => inline,
-                InlineSetting::Bytes(0) => InlineUse::Off,
-                InlineSetting::Bytes(_) => InlineUse::On,
-            },
-        }
+            inline,
+        };
+        Ok(measure::run(&mut self.here, &request)?)
     }
 
-    fn setting(&self, table: &LatencyTable, bounce_before: BounceOrReason) -> Setting {
+    /// What a run that gave `table` was made on and with.
+    #[must_use]
+    pub fn setting(&self, table: &LatencyTable, bounce_before: BounceOrReason) -> Setting {
         Setting {
             this_core: Cores::Pinned(self.this_core as usize),
             other_core: self.other_core.map(|core| core as usize),
@@ -233,30 +221,65 @@ impl Run<'_> {
             bounce_before,
         }
     }
+}
 
-    /// The bounce between the workers' cores. Workers that poll without a pause would have to
-    /// share their cores with it, so they sleep meanwhile.
-    fn bounce(&mut self) -> Result<BounceOrReason> {
-        let reason = |reason: String| Ok(BounceOrReason::NotMeasured { reason });
-        let Some(other) = self.other_core else {
-            return reason("the core of the other end is not known (--cores THIS,OTHER)".into());
-        };
-        self.set_poll(PollMode::Adaptive)?;
-        let bounce = measure::bounce([self.this_core, other]);
-        self.set_poll(self.poll)?;
-        match bounce {
-            Ok(bounce) => Ok(BounceOrReason::Measured(bounce)),
-            Err(text) => reason(text),
+/// Measures the tables of `plan` and prints them.
+///
+/// # Errors
+///
+/// Anything that keeps a size from being measured.
+pub fn tables(ends: &mut Ends, plan: &Plan) -> Result<()> {
+    let mut reports = Vec::new();
+    for (index, inline) in plan.inline.iter().enumerate() {
+        if index > 0 && plan.format == Format::Text {
+            writeln!(io::stdout().lock())?;
         }
+        reports.push(table(ends, plan, *inline)?);
     }
+    if plan.format == Format::Json {
+        table::write_json(&mut io::stdout().lock(), &reports)?;
+    }
+    Ok(())
+}
 
-    fn set_poll(&mut self, mode: PollMode) -> Result<()> {
-        measure::set_poll(self.here, mode)?;
-        if let Some(there) = &mut self.there {
-            measure::set_poll(there, mode)?;
-        }
-        Ok(())
+/// One table.
+fn table(ends: &mut Ends, plan: &Plan, inline: InlineSetting) -> Result<Report> {
+    let bounce_before = ends.bounce()?;
+    measure::set_inline(&mut ends.here, inline)?;
+    if let Some(there) = &mut ends.there {
+        measure::set_inline(there, inline)?;
     }
+    let inline = match inline {
+        InlineSetting::Use(inline) => inline,
+        InlineSetting::Bytes(0) => InlineUse::Off,
+        InlineSetting::Bytes(_) => InlineUse::On,
+    };
+    let mut head: Option<Setting> = None;
+    let mut rows = Vec::with_capacity(plan.sizes.len());
+    for bytes in &plan.sizes {
+        let table = ends.measure(*bytes, plan.limit, inline)?;
+        let row = *table
+            .rows
+            .first()
+            .with_context(|| format!("no sample was taken of {bytes}-byte messages"))?;
+        let is_first = head.is_none();
+        let setting = head.get_or_insert_with(|| ends.setting(&table, bounce_before.clone()));
+        if plan.format == Format::Text {
+            let mut out = io::stdout().lock();
+            if is_first {
+                table::write_head(&mut out, setting)?;
+            }
+            writeln!(out, "{}", row.line())?;
+            out.flush()?;
+        }
+        rows.push(row);
+    }
+    let setting = head.context("no message size was asked for")?;
+    let report = Report::new(setting, ends.bounce()?, rows);
+    if plan.format == Format::Text {
+        table::write_foot(&mut io::stdout().lock(), &report)?;
+    }
+    Ok(report)
 }
 
 /// Measures between two processes of its own: this one and a copy of it that listens.
@@ -264,29 +287,33 @@ impl Run<'_> {
 /// # Errors
 ///
 /// As [`connect`]; or the copy did not start.
-pub fn with_own_echo(cores: Option<[u32; 2]>, meeting: &Meeting, plan: &Plan) -> Result<()> {
+pub fn with_own_echo(
+    cores: Option<[u32; 2]>,
+    meeting: &Meeting,
+    work: impl FnOnce(&mut Ends) -> Result<()>,
+) -> Result<()> {
     let folder = OwnFolder::new()?;
     let mut meeting = Meeting {
-        folder: folder.0.clone(),
+        folder: folder.path().to_owned(),
         ..meeting.clone()
     };
     let [this, other] = match cores {
         Some(cores) => cores,
         None => two_cores()?,
     };
-    let mut lock_dir = meeting.lock_dir.clone();
+    let mut other_meeting = meeting.clone();
     if this == other {
         // Both ends take turns, so neither may have the core for itself.
         eprintln!(
             "pollux-perf: both ends share core {this}: each has its own folder of core locks, and \
              polling is adaptive"
         );
-        meeting.poll = PollMode::Adaptive;
-        meeting.lock_dir = Some(folder.0.join("locks-this"));
-        lock_dir = Some(folder.0.join("locks-other"));
+        (meeting.poll, other_meeting.poll) = (PollMode::Adaptive, PollMode::Adaptive);
+        meeting.lock_dir = Some(folder.path().join("locks-this"));
+        other_meeting.lock_dir = Some(folder.path().join("locks-other"));
     }
-    let echo = OwnEcho::start(&folder.0, other, meeting.poll, lock_dir.as_deref())?;
-    connect(&echo.address, (Some(this), Some(other)), &meeting, plan)?;
+    let echo = OwnEcho::start(other, &other_meeting)?;
+    connect(echo.address(), (Some(this), Some(other)), &meeting, work)?;
     echo.stop()
 }
 
@@ -308,104 +335,7 @@ fn two_cores() -> Result<[u32; 2]> {
     }
 }
 
-/// A temporary folder of this user, removed at the end.
-struct OwnFolder(PathBuf);
-
-impl OwnFolder {
-    fn new() -> Result<OwnFolder> {
-        use std::os::unix::fs::DirBuilderExt;
-        let name = format!("pollux-perf-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot make the folder {}", path.display()))?;
-        Ok(OwnFolder(path))
-    }
-}
-
-impl Drop for OwnFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The process that answers; ended with the value.
-struct OwnEcho {
-    child: Child,
-    address: String,
-    folder: PathBuf,
-}
-
-impl OwnEcho {
-    fn start(folder: &Path, core: u32, poll: PollMode, lock_dir: Option<&Path>) -> Result<OwnEcho> {
-        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).to_string();
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["lat", "--listen", &here, "--poll", poll.as_str()])
-            .args(["--core", &core.to_string(), "--fabric-dir"])
-            .arg(folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        if let Some(dir) = lock_dir {
-            command.arg("--lock-dir").arg(dir);
-        }
-        let mut child = command.spawn().context("cannot start the other end")?;
-        let mut line = String::new();
-        if let Some(out) = child.stdout.take() {
-            BufReader::new(out)
-                .read_line(&mut line)
-                .context("cannot read from the other end")?;
-        }
-        let address = line
-            .strip_prefix("listening on ")
-            .and_then(|rest| rest.split(',').next())
-            .map(str::to_owned);
-        let mut echo = OwnEcho {
-            child,
-            address: String::new(),
-            folder: folder.to_owned(),
-        };
-        match address {
-            Some(address) => echo.address = address,
-            None => {
-                let status = echo.child.wait().context("cannot wait for the other end")?;
-                bail!("the other end did not start ({status}); its reason stands above");
-            }
-        }
-        Ok(echo)
-    }
-
-    /// Ends it in order.
-    fn stop(mut self) -> Result<()> {
-        let address = resolve(&self.address)?;
-        match echo_client(&self.folder, address) {
-            Some(mut client) => {
-                let none = serde_json::json!({});
-                let limit = pollux_control::rpc::CALL_TIMEOUT;
-                // It may be gone before its answer is read; its status is what counts.
-                let _ = client.call(pollux_control::rpc::Method::Stop, none, limit);
-            }
-            None => bail!("the other end is gone"),
-        }
-        let status = self.child.wait().context("cannot wait for the other end")?;
-        if status.success() {
-            Ok(())
-        } else {
-            bail!("the other end ended with {status}")
-        }
-    }
-}
-
-impl Drop for OwnEcho {
-    fn drop(&mut self) {
-        // Harmless after an orderly end: the process has been waited for then.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn resolve(address: &str) -> Result<SocketAddr> {
+pub(crate) fn resolve(address: &str) -> Result<SocketAddr> {
     crate::tcp::resolve(address)?
         .first()
         .copied()

@@ -21,5 +21,6 @@ pub mod embedded;
 pub mod inprocess;
 pub mod lat;
 pub mod loop_spec;
+mod own;
 pub mod table;
 pub mod tcp;

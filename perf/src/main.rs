@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
 use pollux_attach::client::Session;
 use pollux_control::bounce::{self, BounceSpec, allowed_cores, pin_to};
-use pollux_control::config::{LogLevel, PollMode};
+use pollux_control::config::{LogLevel, Personality, PollMode};
 use pollux_control::host::Host;
 use pollux_control::log;
 use pollux_control::rpc::{InlineSetting, InlineUse};
@@ -105,6 +105,15 @@ struct LatArguments {
     /// Send inline: on, off, both (a table each), or at most so many bytes [default: on]
     #[arg(long, value_name = "on|off|both|BYTES", value_parser = parse_inline)]
     inline: Option<InlineChoice>,
+    /// Which adapter the soft device plays, which decides how much goes inline; start both ends
+    /// with the same
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["tcp", "attach"],
+        value_parser = parse_personality
+    )]
+    personality: Option<Personality>,
     /// Folder in which both ends meet, when they are on one host [default: one for each user]
     #[arg(long, value_name = "DIR")]
     fabric_dir: Option<PathBuf>,
@@ -232,6 +241,7 @@ fn lat_in_process(arguments: &LatArguments) -> Result<()> {
         folder,
         lock_dir: arguments.lock_dir.clone(),
         poll: arguments.poll,
+        personality: arguments.personality.unwrap_or(Personality::Generic),
     };
     if let Some(address) = &arguments.listen {
         return inprocess::listen(address, arguments.core, &meeting);
@@ -250,9 +260,13 @@ fn lat_in_process(arguments: &LatArguments) -> Result<()> {
         Some(address) => {
             let this = arguments.cores.map(|[this, _]| this).or(arguments.core);
             let other = arguments.cores.map(|[_, other]| other);
-            inprocess::connect(address, (this, other), &meeting, &plan)
+            inprocess::connect(address, (this, other), &meeting, |ends| {
+                inprocess::tables(ends, &plan)
+            })
         }
-        None => inprocess::with_own_echo(arguments.cores, &meeting, &plan),
+        None => inprocess::with_own_echo(arguments.cores, &meeting, |ends| {
+            inprocess::tables(ends, &plan)
+        }),
     }
 }
 
@@ -437,6 +451,12 @@ fn parse_poll(text: &str) -> Result<PollMode, String> {
         .map_err(|_| format!("`{text}` is no way to wait: busy, adaptive or interrupt"))
 }
 
+fn parse_personality(text: &str) -> Result<Personality, String> {
+    let legal = Personality::WORDS.join(", ");
+    text.parse()
+        .map_err(|_| format!("`{text}` is no adapter: {legal}"))
+}
+
 fn parse_inline(text: &str) -> Result<InlineChoice, String> {
     Ok(InlineChoice(match text {
         "both" => vec![
@@ -516,6 +536,7 @@ mod tests {
             "--listen a:1 --json",
             "a:1 -t 2 -n 5",
             "a:1 -m 4 --loop msg_size:1:2:*2",
+            "a:1 --tcp --personality mlx5",
         ] {
             assert!(lat(line).is_err(), "{line}");
         }
@@ -537,6 +558,7 @@ mod tests {
             "a:1 --loop msg_size:1:2K:*1",
             "a:1 --inline maybe",
             "a:1 --poll sometimes",
+            "--personality gives-7",
         ] {
             assert!(lat(line).is_err(), "{line}");
         }
