@@ -6,6 +6,9 @@
 //! | [`table`] | prints the result, for people and as JSON |
 //! | [`inprocess`] | the ping-pong inside the workers of two processes |
 //! | [`embedded`] | the appliance in each of them |
+//! | [`instructions`] | instructions of the sending path, counted by valgrind |
+//! | [`modes`] | what may go inline, as all of them name it |
+//! | [`post_path`] | the workload that is counted |
 //! | [`attached`] | the ping-pong's stream through an appliance that runs |
 //! | [`lat`] | the ping-pong itself, over any byte stream |
 //! | [`tcp`] | the ping-pong's stream over plain TCP, and the echo at its other end |
@@ -19,8 +22,11 @@
 pub mod attached;
 pub mod embedded;
 pub mod inprocess;
+pub mod instructions;
 pub mod lat;
 pub mod loop_spec;
+pub mod modes;
 mod own;
+pub mod post_path;
 pub mod table;
 pub mod tcp;

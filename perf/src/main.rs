@@ -18,8 +18,10 @@ use pollux_control::rpc::{InlineSetting, InlineUse};
 use pollux_control::view::LatencyRow;
 use pollux_perf::attached::{self, AttachedChannel};
 use pollux_perf::inprocess::{self, Meeting, Plan};
+use pollux_perf::instructions::{self, CountsOrReason};
 use pollux_perf::lat::{Channel, Limit, echo, ping};
 use pollux_perf::loop_spec::{LoopSpec, SIZES_MAX, parse_size, sizes_of};
+use pollux_perf::post_path::{self, IDLE_MAX, Level, Workload};
 use pollux_perf::table::{
     self, BounceOrReason, Build, Cores, Format, Mode, Report, Setting, Transport,
 };
@@ -45,7 +47,33 @@ enum Command {
     /// How long a cache line takes from one core to another: the limit of everything else
     Bounce(BounceArguments),
     /// How long messages take from one end of a stream to the other
-    Lat(LatArguments),
+    Lat(Box<LatArguments>),
+    /// How many instructions a message of 64 bytes takes on its way out; needs valgrind
+    Instructions(InstructionsArguments),
+    /// The workload that `instructions` counts
+    #[command(hide = true)]
+    PostPath(PostPathArguments),
+}
+
+#[derive(Args)]
+struct InstructionsArguments {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct PostPathArguments {
+    /// provider or worker
+    level: Level,
+    /// on, messages or off
+    #[arg(value_parser = parse_inline_use)]
+    mode: InlineUse,
+    /// How many messages
+    messages: u64,
+    /// How many idle connections besides
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=i64::from(IDLE_MAX)))]
+    idle: u16,
 }
 
 #[derive(Args)]
@@ -170,7 +198,15 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Bounce(arguments) => run_bounce(arguments),
         Command::Lat(arguments) => run_lat(arguments),
+        Command::Instructions(arguments) => run_instructions(arguments),
+        Command::PostPath(arguments) => post_path::run(&Workload {
+            level: arguments.level,
+            mode: arguments.mode,
+            messages: arguments.messages,
+            idle: arguments.idle,
+        }),
     };
+
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -205,6 +241,22 @@ fn run_bounce(arguments: &BounceArguments) -> Result<()> {
         bounce.lines, bounce.batches, bounce.round_trips
     )?;
     Ok(())
+}
+
+fn run_instructions(arguments: &InstructionsArguments) -> Result<()> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let counts = instructions::counts(&program)?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut out, &counts)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    Ok(instructions::write(
+        &mut out,
+        "",
+        &CountsOrReason::Counted(counts),
+    )?)
 }
 
 fn run_lat(arguments: &LatArguments) -> Result<()> {
@@ -457,6 +509,12 @@ fn parse_personality(text: &str) -> Result<Personality, String> {
         .map_err(|_| format!("`{text}` is no adapter: {legal}"))
 }
 
+fn parse_inline_use(text: &str) -> Result<InlineUse, String> {
+    let legal = InlineUse::WORDS.join(", ");
+    text.parse()
+        .map_err(|_| format!("`{text}` is none of {legal}"))
+}
+
 fn parse_inline(text: &str) -> Result<InlineChoice, String> {
     Ok(InlineChoice(match text {
         "both" => vec![
@@ -492,8 +550,10 @@ mod tests {
             .into_iter()
             .chain(line.split_whitespace());
         Arguments::try_parse_from(words).map(|arguments| match arguments.command {
-            Command::Lat(arguments) => arguments,
-            Command::Bounce(_) => panic!("the line says lat"),
+            Command::Lat(arguments) => *arguments,
+            Command::Bounce(_) | Command::Instructions(_) | Command::PostPath(_) => {
+                panic!("the line says lat")
+            }
         })
     }
 

@@ -1,0 +1,178 @@
+//! The way of a message out of the process, to be counted instruction by instruction.
+//!
+//! Both ends live in one thread on the process carrier, so that every run executes the same
+//! instructions. What is counted is what happens inside of a `counted_` function: the sending side
+//! from the order to the doorbell. Between two messages the other end takes what came, so that no
+//! ring ever fills; that is not counted.
+
+mod posting;
+mod working;
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, ensure};
+use pollux_control::rpc::InlineUse;
+use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice};
+use pollux_provider::{QpCaps, RtrAttr, RtsAttr};
+use serde::Serialize;
+
+/// Bytes of the stream in each message.
+pub const MESSAGE_BYTES: usize = 64;
+
+/// Most idle connections beside the one that sends: a link carries 255.
+pub const IDLE_MAX: u16 = 254;
+
+/// What is counted for each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The driver's part: a WRITE and a message are posted, the doorbell rings.
+    Provider,
+    /// A whole pass of a worker: an application in it writes, the worker plans, posts, rings.
+    Worker,
+}
+
+impl Level {
+    /// Both, from the inside out.
+    pub const ALL: [Level; 2] = [Level::Provider, Level::Worker];
+
+    /// The function that is counted; no other function has this in its name.
+    #[must_use]
+    pub const fn counted_function(self) -> &'static str {
+        match self {
+            Level::Provider => "counted_posting",
+            Level::Worker => "counted_pass",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Level::Provider => "provider",
+            Level::Worker => "worker",
+        })
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Level, String> {
+        let found = Level::ALL
+            .into_iter()
+            .find(|level| level.to_string() == text);
+        found.ok_or_else(|| format!("`{text}` is no level: provider or worker"))
+    }
+}
+
+/// What to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// What is counted.
+    pub level: Level,
+    /// What goes inline.
+    pub mode: InlineUse,
+    /// How many messages.
+    pub messages: u64,
+    /// How many connections lie idle on the worker beside the one that sends; at most
+    /// [`IDLE_MAX`]. A driver knows no connections.
+    pub idle: u16,
+}
+
+/// Sends the messages.
+///
+/// # Errors
+///
+/// Something was refused, or not everything arrived as it was sent.
+pub fn run(workload: &Workload) -> Result<()> {
+    ensure!(
+        workload.idle <= IDLE_MAX,
+        "{} idle connections are too many: at most {IDLE_MAX}",
+        workload.idle
+    );
+    match workload.level {
+        Level::Provider => posting::run(workload.mode, workload.messages),
+        Level::Worker => working::run(workload.mode, workload.messages, workload.idle),
+    }
+}
+
+/// Sizes of both queue pairs.
+const CAPS: QpCaps = QpCaps {
+    send_wr: 64,
+    recv_wr: 64,
+    send_sge: 2,
+    recv_sge: 1,
+    inline_bytes: 256,
+};
+
+/// Devices, by the last byte of their address.
+const DEVICES: [u8; 2] = [1, 2];
+
+fn gid(last: u8) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last]
+}
+
+fn device(fabric: &Fabric, last: u8) -> Result<SoftDevice> {
+    Ok(fabric.open(DeviceOptions::new(gid(last)))?)
+}
+
+/// What a queue pair has to know about the peer's.
+fn attributes(peer_last: u8, peer_qpn: u32) -> (RtrAttr, RtsAttr) {
+    let rtr = RtrAttr {
+        path_mtu: 4096,
+        peer_qpn,
+        rq_psn: 0,
+        min_rnr_timer: 5,
+        peer_gid: gid(peer_last),
+        peer_mac: [0; 6],
+        hop_limit: 1,
+    };
+    let rts = RtsAttr {
+        sq_psn: 0,
+        timeout: 15,
+        retry_count: 7,
+        rnr_retry: 7,
+    };
+    (rtr, rts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_arrives_in_every_mode() {
+        for level in Level::ALL {
+            for mode in InlineUse::ALL {
+                let workload = Workload {
+                    level,
+                    mode: *mode,
+                    messages: 2000,
+                    idle: 3,
+                };
+                run(&workload).unwrap_or_else(|error| panic!("{workload:?}: {error:#}"));
+            }
+        }
+    }
+
+    #[test]
+    fn more_idle_connections_than_a_link_carries_are_refused() {
+        let workload = Workload {
+            level: Level::Worker,
+            mode: InlineUse::On,
+            messages: 1,
+            idle: IDLE_MAX + 1,
+        };
+        assert!(run(&workload).unwrap_err().to_string().contains("254"));
+    }
+
+    #[test]
+    fn levels_are_read_as_they_are_written() {
+        for level in Level::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        assert!("wire".parse::<Level>().is_err());
+    }
+}
