@@ -76,13 +76,17 @@ fn texts(root: &Path) -> Result<Vec<(String, String)>> {
             fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
+            // A folder, or in a work tree beside the main one a file that says where that is.
+            if entry.file_name() == ".git" {
+                continue;
+            }
             let path = entry.path();
             let kind = entry
                 .file_type()
                 .with_context(|| format!("lost {}", path.display()))?;
             if kind.is_dir() {
                 let is_built = path.join("CACHEDIR.TAG").exists();
-                if entry.file_name() != ".git" && entry.file_name() != "target" && !is_built {
+                if entry.file_name() != "target" && !is_built {
                     folders.push(path);
                 }
             } else if kind.is_file() && entry.file_name() != "Cargo.lock" {
@@ -134,6 +138,7 @@ mod tests {
             ("src/deep/a.rs", &b"fn a() {}"[..]),
             ("target/debug/b.rs", b""),
             (".git/c", b""),
+            ("src/.git", b"gitdir: elsewhere"),
             ("other-target/CACHEDIR.TAG", b""),
             ("other-target/d.rs", b""),
             ("Cargo.lock", b""),
