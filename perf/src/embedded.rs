@@ -47,6 +47,8 @@ pub struct EmbeddedSpec {
     pub lock_dir: Option<PathBuf>,
     /// Which adapter its soft device plays.
     pub personality: Personality,
+    /// How many bytes the adapter is asked to take inline; `None` asks for the usual number.
+    pub inline_bytes: Option<u32>,
 }
 
 /// Why it does not run.
@@ -189,6 +191,9 @@ fn config(spec: &EmbeddedSpec) -> Config {
     config.appliance.log = LogLevel::Warn;
     config.device.fabric_dir = PathChoice::At(spec.folder.clone());
     config.device.personality = spec.personality;
+    if let Some(bytes) = spec.inline_bytes {
+        config.device.inline_bytes = config.device.inline_bytes.max(bytes);
+    }
     config.workers.cores = CoreChoice::Listed(CoreSet::of([spec.core]));
     config.workers.poll = spec.poll;
     if let Some(dir) = &spec.lock_dir {

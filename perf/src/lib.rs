@@ -6,6 +6,7 @@
 //! | [`table`] | prints the result, for people and as JSON |
 //! | [`inprocess`] | the ping-pong inside the workers of two processes |
 //! | [`embedded`] | the appliance in each of them |
+//! | [`compare`] | by reference, messages inline and all inline, side by side in one run |
 //! | [`instructions`] | instructions of the sending path, counted by valgrind |
 //! | [`modes`] | what may go inline, as all of them name it |
 //! | [`post_path`] | the workload that is counted |
@@ -20,6 +21,7 @@
 //! the bounce of the same run: machines drift, and the ratio of the two does not.
 
 pub mod attached;
+pub mod compare;
 pub mod embedded;
 pub mod inprocess;
 pub mod instructions;

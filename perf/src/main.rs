@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use pollux_attach::client::Session;
 use pollux_control::bounce::{self, BounceSpec, allowed_cores, pin_to};
 use pollux_control::config::{LogLevel, Personality, PollMode};
@@ -17,7 +17,8 @@ use pollux_control::log;
 use pollux_control::rpc::{InlineSetting, InlineUse};
 use pollux_control::view::LatencyRow;
 use pollux_perf::attached::{self, AttachedChannel};
-use pollux_perf::inprocess::{self, Meeting, Plan};
+use pollux_perf::compare::{self, ComparePlan, CountInstructions, ITERATIONS_MIN, THRESHOLD};
+use pollux_perf::inprocess::{self, Ends, Meeting, Plan};
 use pollux_perf::instructions::{self, CountsOrReason};
 use pollux_perf::lat::{Channel, Limit, echo, ping};
 use pollux_perf::loop_spec::{LoopSpec, SIZES_MAX, parse_size, sizes_of};
@@ -30,6 +31,12 @@ use quanta::Clock;
 
 /// Longest time for one message size, in seconds: a day.
 const SECONDS_MAX: f64 = 86_400.0;
+
+/// Time of one batch of a comparison: with the usual sizes and rounds, half a minute in all.
+const BATCH_TIME: Duration = Duration::from_millis(50);
+
+/// Sizes of a comparison.
+const COMPARED_SIZES: &str = "msg_size:1:2K:*2";
 
 #[derive(Parser)]
 #[command(
@@ -98,7 +105,9 @@ struct BounceArguments {
 #[derive(Args)]
 #[command(
     after_help = "Both ends by themselves, on two of the allowed cores:\n  \
-    pollux-perf lat --loop msg_size:1:2K:*2 -t 2 --inline both\n\
+    pollux-perf lat --loop msg_size:1:2K:*2 -t 2\n\
+    What sending inline is worth, in one run:\n  \
+    pollux-perf lat --compare inline --out DIR\n\
     The two ends, each on a core of its own:\n  \
     taskset -c 1 pollux-perf lat --listen 127.0.0.1:7000\n  \
     taskset -c 0 pollux-perf lat 127.0.0.1:7000 --loop msg_size:1:2K:*2 -t 2\n\
@@ -116,7 +125,8 @@ struct LatArguments {
         long,
         value_name = "HOST:PORT",
         conflicts_with_all = [
-            "connect", "loops", "msg_size", "time", "iterations", "cores", "json", "inline"
+            "connect", "loops", "msg_size", "time", "iterations", "cores", "json", "inline", "rounds",
+            "out", "without_instructions"
         ]
     )]
     listen: Option<String>,
@@ -133,6 +143,31 @@ struct LatArguments {
     /// Send inline: on, off, both (a table each), or at most so many bytes [default: on]
     #[arg(long, value_name = "on|off|both|BYTES", value_parser = parse_inline)]
     inline: Option<InlineChoice>,
+    /// Compare by reference, messages inline and all inline, interleaved in one run: prints a table
+    /// and writes inline.json and inline.svg
+    #[arg(long, value_name = "WHAT")]
+    compare: Option<Compared>,
+    /// Rounds of a comparison for each message size, each with a batch in each mode [default: 12]
+    #[arg(
+        long,
+        requires = "compare",
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    rounds: Option<u32>,
+    /// Folder for what a comparison writes [default: the current one]
+    #[arg(long, value_name = "DIR", requires = "compare")]
+    out: Option<PathBuf>,
+    /// Longest WRITE that goes inline where all is inline, as far as the adapters grant it; they
+    /// are asked for as much. Start both ends with the same [default: whatever fits]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u32).range(THRESHOLD)
+    )]
+    threshold: Option<u32>,
+    /// Count no instructions at the end of a comparison
+    #[arg(long, requires = "compare")]
+    without_instructions: bool,
     /// Which adapter the soft device plays, which decides how much goes inline; start both ends
     /// with the same
     #[arg(
@@ -151,13 +186,13 @@ struct LatArguments {
     /// Message sizes as msg_size:FIRST:LAST:STEP with STEP *FACTOR or +BYTES; may be repeated
     #[arg(long = "loop", value_name = "SPEC")]
     loops: Vec<LoopSpec>,
-    /// One message size, such as 64 or 2K [default: 1]
+    /// One message size, such as 64 or 2K [default: 1; to compare, 1 to 2K doubling]
     #[arg(short, long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "loops")]
     msg_size: Option<u32>,
-    /// Seconds for each message size [default: 2]
+    /// Seconds for each message size, or for each batch of a comparison [default: 2, or 0.05]
     #[arg(short, long, value_name = "SECONDS", value_parser = parse_time)]
     time: Option<Duration>,
-    /// Samples for each message size instead of a time
+    /// Samples for each message size, or for each batch of a comparison, instead of a time
     #[arg(
         short = 'n',
         long,
@@ -176,6 +211,13 @@ struct LatArguments {
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// What `--compare` compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Compared {
+    /// By reference, messages inline, all inline.
+    Inline,
 }
 
 /// What `--inline` asks for: a table for each.
@@ -206,7 +248,6 @@ fn main() -> ExitCode {
             idle: arguments.idle,
         }),
     };
-
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -260,6 +301,7 @@ fn run_instructions(arguments: &InstructionsArguments) -> Result<()> {
 }
 
 fn run_lat(arguments: &LatArguments) -> Result<()> {
+    check_combination(arguments)?;
     // What the appliance in this process or the library has to say of importance.
     log::init(LogLevel::Warn);
     let core = arguments.cores.map(|[this, _]| this as usize);
@@ -294,32 +336,103 @@ fn lat_in_process(arguments: &LatArguments) -> Result<()> {
         lock_dir: arguments.lock_dir.clone(),
         poll: arguments.poll,
         personality: arguments.personality.unwrap_or(Personality::Generic),
+        inline_bytes: arguments.threshold,
     };
     if let Some(address) = &arguments.listen {
         return inprocess::listen(address, arguments.core, &meeting);
     }
-    let inline = arguments.inline.clone();
-    let plan = Plan {
-        sizes: sizes(arguments)?,
-        limit: limit(arguments),
-        inline: inline.map_or_else(
-            || vec![InlineSetting::Use(InlineUse::On)],
-            |InlineChoice(list)| list,
-        ),
-        format: format(arguments),
-    };
+    match arguments.compare {
+        Some(Compared::Inline) => {
+            let plan = compare_plan(arguments)?;
+            with_ends(arguments, &meeting, |ends| compare::run(ends, &plan))
+        }
+        None => {
+            let inline = arguments.inline.clone();
+            let plan = Plan {
+                sizes: sizes(arguments)?,
+                limit: limit(arguments),
+                inline: inline.map_or_else(
+                    || vec![InlineSetting::Use(InlineUse::On)],
+                    |InlineChoice(list)| list,
+                ),
+                format: format(arguments),
+            };
+            with_ends(arguments, &meeting, |ends| inprocess::tables(ends, &plan))
+        }
+    }
+}
+
+/// Does `work` with this end and the other one, which is started if no address was given.
+fn with_ends(
+    arguments: &LatArguments,
+    meeting: &Meeting,
+    work: impl FnOnce(&mut Ends) -> Result<()>,
+) -> Result<()> {
     match &arguments.connect {
         Some(address) => {
             let this = arguments.cores.map(|[this, _]| this).or(arguments.core);
             let other = arguments.cores.map(|[_, other]| other);
-            inprocess::connect(address, (this, other), &meeting, |ends| {
-                inprocess::tables(ends, &plan)
-            })
+            inprocess::connect(address, (this, other), meeting, work)
         }
-        None => inprocess::with_own_echo(arguments.cores, &meeting, |ends| {
-            inprocess::tables(ends, &plan)
-        }),
+        None => inprocess::with_own_echo(arguments.cores, meeting, work),
     }
+}
+
+/// What contradicts itself for a reason that deserves more words than the parser has.
+fn check_combination(arguments: &LatArguments) -> Result<()> {
+    if arguments.compare.is_none() {
+        if arguments.threshold.is_some() && arguments.listen.is_none() {
+            bail!(
+                "--threshold says up to which size --compare inline sends WRITEs inline; without \
+                 a comparison use --inline BYTES"
+            );
+        }
+        return Ok(());
+    }
+    let only = "--compare inline measures between two workers over SMC-R";
+    if arguments.listen.is_some() {
+        bail!("{only}; the end that listens is told what to do by the other: leave --compare out");
+    }
+    if arguments.tcp {
+        bail!("{only}; over --tcp nothing is ever sent inline");
+    }
+    if arguments.attach.is_some() {
+        bail!("{only}; with --attach the setting of that appliance decides what goes inline");
+    }
+    if arguments.inline.is_some() {
+        bail!("{only} with every setting in turn: leave --inline out");
+    }
+    match arguments.iterations {
+        Some(iterations) if iterations < ITERATIONS_MIN => {
+            bail!("-n {iterations} is too few for the median of a batch: {ITERATIONS_MIN} or more")
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn compare_plan(arguments: &LatArguments) -> Result<ComparePlan> {
+    let mut sizes = if arguments.loops.is_empty() && arguments.msg_size.is_none() {
+        sizes_of(&[COMPARED_SIZES.parse()?])
+    } else {
+        sizes(arguments)?
+    };
+    sizes.sort_unstable();
+    Ok(ComparePlan {
+        sizes,
+        limit: match limit_given(arguments) {
+            Some(limit) => limit,
+            None => Limit::Time(BATCH_TIME),
+        },
+        rounds: arguments.rounds.unwrap_or(compare::ROUNDS),
+        threshold: arguments.threshold,
+        folder: arguments.out.clone().unwrap_or_else(|| PathBuf::from(".")),
+        format: format(arguments),
+        instructions: if arguments.without_instructions {
+            CountInstructions::Never
+        } else {
+            CountInstructions::IfPossible
+        },
+    })
 }
 
 /// The other end over TCP: serves one connection after the other.
@@ -430,10 +543,12 @@ fn address(arguments: &LatArguments) -> Result<&str> {
 }
 
 fn limit(arguments: &LatArguments) -> Limit {
-    match arguments.iterations {
-        Some(iterations) => Limit::Iterations(iterations),
-        None => Limit::Time(arguments.time.unwrap_or(Duration::from_secs(2))),
-    }
+    limit_given(arguments).unwrap_or(Limit::Time(Duration::from_secs(2)))
+}
+
+fn limit_given(arguments: &LatArguments) -> Option<Limit> {
+    let iterations = arguments.iterations.map(Limit::Iterations);
+    iterations.or(arguments.time.map(Limit::Time))
 }
 
 fn format(arguments: &LatArguments) -> Format {
@@ -580,6 +695,47 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_has_its_own_sizes_and_times_unless_told_otherwise() {
+        let plan = |line| {
+            let arguments = lat(line).unwrap();
+            check_combination(&arguments).unwrap();
+            compare_plan(&arguments).unwrap()
+        };
+        let usual = plan("--compare inline");
+        assert_eq!((usual.sizes.len(), usual.rounds), (12, 12));
+        assert_eq!(usual.limit, Limit::Time(Duration::from_millis(50)));
+        assert_eq!(usual.instructions, CountInstructions::IfPossible);
+        let told = plan(
+            "a:1 --compare inline -n 20 --rounds 3 --loop msg_size:8:8:*2 \
+                         --loop msg_size:4:4:*2 --threshold 988 --without-instructions",
+        );
+        assert_eq!((told.sizes, told.rounds), (vec![4, 8], 3));
+        assert_eq!(told.limit, Limit::Iterations(20));
+        assert_eq!(told.threshold, Some(988));
+        assert_eq!(told.instructions, CountInstructions::Never);
+    }
+
+    #[test]
+    fn a_comparison_of_nothing_is_refused_with_the_reason() {
+        for (line, reason) in [
+            ("a:1 --compare inline --tcp", "nothing is ever sent inline"),
+            (
+                "a:1 --compare inline --attach x",
+                "setting of that appliance",
+            ),
+            ("--compare inline --listen a:1", "leave --compare out"),
+            ("--compare inline --inline on", "leave --inline out"),
+            ("--compare inline -n 19", "20 or more"),
+            ("a:1 --threshold 64", "--inline BYTES"),
+        ] {
+            let error = check_combination(&lat(line).unwrap())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+
+    #[test]
     fn without_a_size_one_byte_is_measured() {
         assert_eq!(sizes(&lat("a:1").unwrap()).unwrap(), [1]);
         assert_eq!(sizes(&lat("a:1 -m 2K").unwrap()).unwrap(), [2048]);
@@ -596,6 +752,9 @@ mod tests {
             "--listen a:1 --json",
             "a:1 -t 2 -n 5",
             "a:1 -m 4 --loop msg_size:1:2:*2",
+            "a:1 --rounds 5",
+            "a:1 --out x",
+            "a:1 --without-instructions",
             "a:1 --tcp --personality mlx5",
         ] {
             assert!(lat(line).is_err(), "{line}");
@@ -618,6 +777,10 @@ mod tests {
             "a:1 --loop msg_size:1:2K:*1",
             "a:1 --inline maybe",
             "a:1 --poll sometimes",
+            "--compare outline",
+            "--compare inline --rounds 0",
+            "--compare inline --threshold 43",
+            "--compare inline --threshold 1025",
             "--personality gives-7",
         ] {
             assert!(lat(line).is_err(), "{line}");

@@ -71,6 +71,9 @@ impl OwnEcho {
         if let Some(dir) = &meeting.lock_dir {
             command.arg("--lock-dir").arg(dir);
         }
+        if let Some(bytes) = meeting.inline_bytes {
+            command.args(["--threshold", &bytes.to_string()]);
+        }
         let mut child = command.spawn().context("cannot start the other end")?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {

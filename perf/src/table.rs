@@ -159,6 +159,17 @@ impl Report {
 ///
 /// What `out` says.
 pub fn write_head(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
+    write_setting(out, setting)?;
+    writeln!(out, "# times in usec, one way (half of round trip)")?;
+    writeln!(out, "{}", LatencyRow::heading())
+}
+
+/// Writes what a run was made on and with.
+///
+/// # Errors
+///
+/// What `out` says.
+pub(crate) fn write_setting(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
     write!(out, "# cores      this end {}", setting.this_core)?;
     match setting.other_core {
         Some(core) => writeln!(out, ", other end {core}")?,
@@ -178,9 +189,7 @@ pub fn write_head(out: &mut impl Write, setting: &Setting) -> io::Result<()> {
             "# build      debug: not optimised, nothing to compare with"
         )?;
     }
-    writeln!(out, "# bounce     {}", setting.bounce_before)?;
-    writeln!(out, "# times in usec, one way (half of round trip)")?;
-    writeln!(out, "{}", LatencyRow::heading())
+    writeln!(out, "# bounce     {}", setting.bounce_before)
 }
 
 /// Writes the bounce after the run, and the medians as multiples of it.
@@ -218,7 +227,7 @@ pub fn write_json(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
 
 /// The bounce with one line each way, in nanoseconds: the mean of before and after. No stream in
 /// shared memory can be quicker, since each direction has a line of its own.
-fn each_way_ns(before: &BounceOrReason, after: &BounceOrReason) -> Option<f64> {
+pub(crate) fn each_way_ns(before: &BounceOrReason, after: &BounceOrReason) -> Option<f64> {
     match (before, after) {
         (BounceOrReason::Measured(before), BounceOrReason::Measured(after)) => Some(f64::midpoint(
             before.two_lines.median_ns,

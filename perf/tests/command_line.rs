@@ -232,3 +232,228 @@ fn a_run_against_nobody_fails_and_names_the_address() {
     assert!(error.contains(&address), "{error}");
     assert!(!std::path::Path::new(&folder).join("meter").exists());
 }
+
+/// Runs a comparison between two processes of its own, in `folder`.
+fn compared(folder: &std::path::Path, more: &[&str]) -> Output {
+    let locks = folder.join("locks").display().to_string();
+    let out = folder.join("made/here").display().to_string();
+    let line = [
+        "lat",
+        "--compare",
+        "inline",
+        "-n",
+        "20",
+        "--rounds",
+        "3",
+        "--loop",
+        "msg_size:64:1K:*16",
+        "--poll",
+        "adaptive",
+        "--without-instructions",
+        "--lock-dir",
+        &locks,
+        "--out",
+        &out,
+    ];
+    perf(&[&line[..], more].concat())
+}
+
+/// The median of some values, found in another way than the program does.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let upper = values.split_off(values.len() / 2);
+    match values.len() == upper.len() {
+        true => f64::midpoint(values[values.len() - 1], upper[0]),
+        false => upper[0],
+    }
+}
+
+#[test]
+fn a_comparison_writes_every_batch_and_the_medians_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = compared(folder.path(), &["--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let written = std::fs::read(folder.path().join("made/here/inline.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&written).unwrap();
+    assert_eq!(printed, report);
+    assert_eq!(report["transport"]["kind"], "smc-r");
+    assert_eq!(report["granted"]["this_end"], 256);
+    assert_eq!(report["granted"]["other_end"], 256);
+    assert_eq!(report["threshold"], 256);
+    assert_eq!(report["batch"]["samples"], 20);
+    assert!(report["instructions"]["reason"].is_string());
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for (row, bytes) in rows.iter().zip([64, 1024]) {
+        assert_eq!(row["bytes"], bytes);
+        let batches = row["batches"].as_array().unwrap();
+        assert_eq!(batches.len(), 9);
+        let of = |mode: &str| -> Vec<f64> {
+            let of_mode = batches.iter().filter(|batch| batch["mode"] == mode);
+            let figures = of_mode.map(|batch| {
+                assert_eq!(batch["samples"], 20);
+                (
+                    batch["round"].as_u64().unwrap(),
+                    batch["p50_us"].as_f64().unwrap(),
+                )
+            });
+            let (rounds, figures): (Vec<u64>, Vec<f64>) = figures.unzip();
+            assert_eq!(rounds, [0, 1, 2], "{mode}");
+            figures
+        };
+        let (off, messages, on) = (of("off"), of("messages"), of("on"));
+        let ratios = on.iter().zip(&off).map(|(on, off)| on / off).collect();
+        let equal = |value: &serde_json::Value, expected: f64| {
+            let value = value.as_f64().unwrap();
+            assert!(
+                (value - expected).abs() < 1e-9 * expected,
+                "{value} {expected}"
+            );
+        };
+        equal(&row["by_reference"]["median"], median(off));
+        equal(&row["messages"]["median"], median(messages));
+        equal(&row["all"]["median"], median(on));
+        equal(
+            &row["all_to_by_reference"]["ratio"]["median"],
+            median(ratios),
+        );
+        // On one core there is nothing to be a multiple of.
+        let bounced = report["bounce_after"]["one_line"].is_object();
+        assert_eq!(row["over_bounce"]["all"].is_f64(), bounced);
+    }
+    // No mode always has the same place in its round.
+    let first = |round: usize| &rows[0]["batches"][3 * round]["mode"];
+    assert_ne!(first(0), first(1));
+    assert_ne!(first(1), first(2));
+}
+
+/// The names of the elements that are open at the end of `svg`, and how many there were of each.
+fn elements(svg: &str) -> (Vec<&str>, std::collections::HashMap<&str, usize>) {
+    let (mut open, mut counts) = (Vec::new(), std::collections::HashMap::new());
+    for tag in svg.split('<').skip(1) {
+        let (tag, content) = tag.split_once('>').unwrap();
+        assert!(!content.contains('&') || content.contains(';'), "{content}");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "{svg}");
+            continue;
+        }
+        let name = tag
+            .split(|c: char| c.is_whitespace() || c == '/')
+            .next()
+            .unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        *counts.entry(name).or_default() += 1;
+        if !tag.ends_with('/') && !tag.starts_with(['?', '!']) {
+            open.push(name);
+        }
+    }
+    (open, counts)
+}
+
+#[test]
+fn a_comparison_prints_its_table_and_draws_three_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = compared(
+        folder.path(),
+        &["--personality", "mlx5", "--threshold", "64"],
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    let is_row = |line: &&str| !line.trim_start().starts_with('#');
+    let rows: Vec<Vec<&str>> = printed
+        .lines()
+        .filter(is_row)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let head = printed
+        .lines()
+        .find(|line| line.trim_start().starts_with("#bytes"));
+    let columns = head.unwrap().split_whitespace().count();
+    assert_eq!(rows.len(), 2, "{printed}");
+    for (row, bytes) in rows.iter().zip(["64", "1024"]) {
+        assert_eq!((row.len(), row[0]), (columns, bytes), "{printed}");
+    }
+    for line in [
+        "# transport  SMC-R\n",
+        "# all inline WRITEs up to 64 bytes\n",
+        "# all inline is faster than by reference at: ",
+        "# all inline is slower than by reference by more than 3 % at: ",
+        "# crossover: ",
+        "# instructions: n/a: not asked for",
+    ] {
+        assert!(printed.contains(line), "{line} {printed}");
+    }
+    let svg = std::fs::read_to_string(folder.path().join("made/here/inline.svg")).unwrap();
+    let (open, counts) = elements(&svg);
+    assert_eq!(open, Vec::<&str>::new());
+    assert_eq!(counts["svg"], 1);
+    for (label, colour) in [
+        ("by reference", "#0072B2"),
+        ("inline messages", "#E69F00"),
+        ("all inline", "#009E73"),
+    ] {
+        assert!(svg.lines().any(|line| line.trim() == label), "{label}");
+        // Each series goes through both sizes, above all others or against by reference.
+        let is_series = |tag: &&str| tag.starts_with("polyline") && tag.contains(colour);
+        assert!(svg.split('<').filter(is_series).count() >= 2, "{label}");
+    }
+}
+
+#[test]
+fn a_comparison_that_cannot_be_made_or_kept_is_refused_before_it_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let below = file.join("below").display().to_string();
+    let locks = folder.path().join("locks").display().to_string();
+    let compare = [
+        "lat",
+        "--compare",
+        "inline",
+        "--poll",
+        "adaptive",
+        "--lock-dir",
+        &locks,
+    ];
+    for (more, reason) in [
+        (&["--out", &below, "-n", "20"][..], below.as_str()),
+        (&["--tcp", "127.0.0.1:7000"], "nothing is ever sent inline"),
+        (
+            &["--attach", "x", "127.0.0.1:7000"],
+            "setting of that appliance",
+        ),
+        (&["--listen", "127.0.0.1:0"], "leave --compare out"),
+        (
+            &["-n", "20", "--personality", "none"],
+            "--personality at both ends",
+        ),
+    ] {
+        let output = perf(&[&compare[..], more].concat());
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains(reason), "{more:?}: {error}");
+        assert!(output.stdout.is_empty(), "{more:?}");
+    }
+}
+
+#[test]
+fn a_comparison_with_an_end_that_cannot_be_told_its_mode_fails_and_says_what_to_do() {
+    let listener = Listener::start();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("meeting").display().to_string();
+    let line = ["lat", &listener.address, "--compare", "inline", "-n", "20"];
+    let places = [
+        "--fabric-dir",
+        &folder,
+        "--lock-dir",
+        &folder,
+        "--out",
+        &folder,
+    ];
+    let output = perf(&[&line[..], &["--poll", "adaptive"], &places].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("cannot reach the control socket"), "{error}");
+    assert!(error.contains(&listener.address), "{error}");
+}
