@@ -79,6 +79,7 @@ fn times(area: &Area<'_>, comparison: &Comparison) -> Result<(), PlotError> {
             "Latency by message size: by reference, messages inline, all inline",
             (FACE, 21),
         )
+        .margin_left(14)
         .margin_right(24)
         .margin_top(10)
         .x_label_area_size(8)
@@ -133,6 +134,7 @@ fn differences(area: &Area<'_>, comparison: &Comparison) -> Result<(), PlotError
     let room = (highest - lowest) * 0.08;
     let range = lowest - room..highest + room;
     let mut chart = ChartBuilder::on(area)
+        .margin_left(14)
         .margin_right(24)
         .margin_top(6)
         .x_label_area_size(62)
