@@ -7,12 +7,13 @@ use std::process::{Child, Command, Stdio};
 
 use pollux_provider::soft::{DeviceOptions, Fabric, OpenError, Personality, SoftDevice, open_shm};
 use pollux_provider::{
-    Access, Device, DeviceEvent, Errno, GidHex, ModifyError, Placement, PollGroup, Qp, QpCaps,
-    RemoteSpan, Rkey, Signal, WcStatus,
+    Access, Device, DeviceEvent, Errno, GidHex, ModifyError, PollGroup, Qp, QpCaps, RemoteSpan,
+    Rkey, Signal, WcStatus,
 };
 
 use crate::bed::{
-    Bed, CAPS, End, ProcessBed, ShmBed, Wish, World, attr, fresh_gid, group, options, rts, spec,
+    Bed, CAPS, End, Placement, ProcessBed, ShmBed, Wish, World, attr, fresh_gid, group, options,
+    rts, spec,
 };
 
 #[test]
