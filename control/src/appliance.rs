@@ -219,10 +219,9 @@ fn open_soft(prepared: &Prepared) -> Result<soft::SoftDevice, Fatal> {
         // The same at each start, so that a killed instance's place on the fabric is taken over.
         GidChoice::Auto => prepared.paths.default_gid().octets(),
     };
-    let personality = device.personality.as_str().parse::<soft::Personality>();
     let options = DeviceOptions {
         name: device.name.clone(),
-        personality: personality.map_err(|error| Fatal::config(error.to_string()))?,
+        personality: device.personality,
         mtu_bytes: device.mtu_bytes,
         ..DeviceOptions::new(gid)
     };
