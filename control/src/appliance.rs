@@ -37,6 +37,7 @@ use crate::config::{Config, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
 use crate::exit::Fatal;
 use crate::gateway::Gateway;
+use crate::probe::Memory;
 use crate::reactor::{Event, Interest, Reactor, Signals};
 use crate::rpc::{RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
@@ -160,7 +161,10 @@ pub struct Appliance<D: Device> {
     fallbacks: Fallbacks,
     snapshots: Snapshots,
     figures: Figures,
-    inline_found: Option<InlineView>,
+    /// Inline sizes that the device has accepted.
+    probe: Memory,
+    /// The last search.
+    inline_found: InlineView,
     inline_cap: u32,
     ids: u64,
     stopping: Stopping,
@@ -264,7 +268,9 @@ where
             let ServiceKind::Echo = service.kind;
             services.push(listen(service.listen)?);
         }
-        let workers = start_workers(&config, &device, (&cores.workers, &poll), &news)?;
+        let mut workers = start_workers(&config, &device, (&cores.workers, &poll), &news)?;
+        let mut probe = Memory::default();
+        let inline_found = try_device(&config, &device, &mut workers, &mut probe)?;
         let BoundSocket {
             listener,
             path: control_path,
@@ -295,7 +301,8 @@ where
             fallbacks: Fallbacks::default(),
             snapshots: Snapshots::default(),
             figures: Figures::default(),
-            inline_found: None,
+            probe,
+            inline_found,
             inline_cap: u32::MAX,
             ids: 0,
             stopping: Stopping::No,
@@ -637,6 +644,34 @@ where
         });
     }
     Ok(workers)
+}
+
+/// Looks whether the device can make the queue pairs of links; ends the workers if it cannot.
+fn try_device<D>(
+    config: &Config,
+    device: &D,
+    workers: &mut [WorkerState<D>],
+    memory: &mut Memory,
+) -> Result<InlineView, Fatal>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    let Some(WorkerState { port, .. }) = workers.first() else {
+        return Err(Fatal::config(
+            "there is no worker: name a core in workers.cores",
+        ));
+    };
+    let queue = (port.group, port.plan.cq_entries);
+    links::try_qp(config, device, queue, memory).map_err(|error| {
+        for state in &mut *workers {
+            state.port.send(Command::Stop);
+            state.port.join();
+        }
+        let name = &device.identity().name;
+        Fatal::os(format!("{name}: {error}"))
+    })
 }
 
 /// The device's address as people write it.
