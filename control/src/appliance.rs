@@ -247,12 +247,14 @@ where
     /// What is missing or taken, with its exit status.
     pub fn start(device: D, prepared: Prepared) -> Result<Self, Fatal> {
         let os = |what: &str, error: &dyn std::fmt::Display| Fatal::os(format!("{what}: {error}"));
+        // On a failure these are dropped from the last to the first: sockets before their folder,
+        // the cores at the end.
         let Prepared {
-            signals,
-            control,
-            attach,
-            runtime_dir,
             locks,
+            runtime_dir,
+            attach,
+            control,
+            signals,
             cores,
             poll,
             config,

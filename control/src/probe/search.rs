@@ -32,14 +32,14 @@ fn cure(errno: Errno) -> &'static str {
         Errno::ACCESS | Errno::PERM => {
             "let this user use the device: the rights of its device file and of its namespace"
         }
-        Errno::NODEV | Errno::NXIO | Errno::IO => {
-            "the device is gone or broken: see the kernel's log"
-        }
         Errno::NOMEM => {
             "lower device.send_wr or device.recv_wr, or raise the limit of locked memory \
              (ulimit -l)"
         }
-        _ => "lower device.send_wr, device.recv_wr or workers.links_max",
+        Errno::INVAL | Errno::NOSPC | Errno::OPNOTSUPP => {
+            "lower device.send_wr, device.recv_wr or workers.links_max"
+        }
+        _ => "the device may be gone or broken: see the kernel's log",
     }
 }
 

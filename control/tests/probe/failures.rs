@@ -71,6 +71,7 @@ fn any_other_error_ends_the_search_at_once_and_leaves_nothing() {
                     (nth, nth)
                 );
                 assert_eq!(bench.creations(), nth);
+                assert!(!error.to_string().contains("lower device"), "{error}");
                 assert_eq!(bench.left(), before);
             }
         }

@@ -130,3 +130,22 @@ fn bound(steps: usize) -> usize {
         steps => 2 + (steps - 1).next_power_of_two().ilog2() as usize,
     }
 }
+
+#[test]
+fn queues_of_another_depth_than_asked_for_are_told() {
+    let device = Any {
+        accepts: 256,
+        sixteenths: 16,
+        more: 0,
+        errno: Errno::INVAL,
+        depth: 512,
+    };
+    let outcome = device.search(&[], 256, Ladder).expect("a queue pair");
+    assert_eq!(
+        InlineView::from(&outcome).notes(),
+        [
+            "queues of 256 sends and 256 receives were asked for (device.send_wr, device.recv_wr), \
+             512 and 256 granted"
+        ]
+    );
+}
