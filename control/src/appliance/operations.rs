@@ -6,8 +6,8 @@ use super::state::{ConnUser, LinkPhase, Place};
 use crate::config::PollMode;
 use crate::rpc::{Call, InlineSetting, InlineUse, Methods, Reply, Request, RpcError, Ticket};
 use crate::view::{
-    ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkCounters, LinkView,
-    MemoryView, OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
+    ConfigView, ConnView, DeviceView, FallbackView, GroupView, LinkCounters, LinkView, MemoryView,
+    OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
 };
 use pollux_proto::link::Role as LinkRole;
 use pollux_provider::{Device, QpStats};
@@ -228,12 +228,6 @@ where
 
     fn device_view(&self) -> DeviceView {
         let (identity, limits) = (self.device.identity(), self.device.limits());
-        let inline = self.inline_found.clone().unwrap_or_else(|| InlineView {
-            asked_bytes: self.config.device.inline_bytes,
-            granted_bytes: 0,
-            found: "not tried yet: no link has been made".to_string(),
-            attempts: 0,
-        });
         DeviceView {
             name: identity.name.clone(),
             driver: identity.driver.to_string(),
@@ -244,7 +238,7 @@ where
             mac: hex(&identity.mac, ":"),
             port: identity.port,
             mtu_bytes: identity.mtu_bytes,
-            inline,
+            inline: self.inline_found.clone(),
             limits: BTreeMap::from([
                 ("send_wr".to_string(), u64::from(limits.send_wr_max)),
                 ("recv_wr".to_string(), u64::from(limits.recv_wr_max)),

@@ -2,8 +2,8 @@
 
 use super::text::{Column, View, bytes, table};
 use super::{
-    CheckView, ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkView,
-    MemoryView, OwnerView, PlannedWorker, StatsView, VersionView, WorkerView,
+    CheckView, ConfigView, ConnView, DeviceView, FallbackView, GroupView, LinkView, MemoryView,
+    OwnerView, PlannedWorker, StatsView, VersionView, WorkerView,
 };
 use Column::{Number, Words};
 
@@ -40,7 +40,7 @@ impl View for [DeviceView] {
             Words("INLINE"),
             Words("LIMITS"),
         ];
-        list(self, "no devices", &columns, |device| {
+        let mut text = list(self, "no devices", &columns, |device| {
             let limits: Vec<String> = device
                 .limits
                 .iter()
@@ -54,22 +54,17 @@ impl View for [DeviceView] {
                 device.gid.clone(),
                 device.mac.clone(),
                 device.mtu_bytes.to_string(),
-                inline(&device.inline),
+                device.inline.to_string(),
                 limits.join(" "),
             ]
-        })
+        });
+        for device in self {
+            for note in device.inline.notes() {
+                text.push_str(&format!("{}: {note}\n", device.name));
+            }
+        }
+        text
     }
-}
-
-/// What was asked and granted, and how it was found.
-fn inline(inline: &InlineView) -> String {
-    let InlineView {
-        asked_bytes,
-        granted_bytes,
-        found,
-        attempts,
-    } = inline;
-    format!("{granted_bytes} of {asked_bytes} ({found}, {attempts} tries)")
 }
 
 impl View for [LinkView] {
@@ -104,7 +99,7 @@ impl View for [LinkView] {
                 format!("{:#08x}", link.peer_qpn),
                 link.mtu_bytes.to_string(),
                 format!("{}/{}", link.send_depth, link.recv_depth),
-                inline(&link.inline),
+                link.inline.to_string(),
                 link.conns.to_string(),
                 counters.work_requests.to_string(),
                 counters.doorbells.to_string(),

@@ -200,7 +200,7 @@ impl SoftDevice {
     }
 
     /// Lets the `nth` creation of a queue pair from now on fail with `errno` (1 is the next one): how callers
-    /// test their error paths.
+    /// test their error paths. Several calls add up; a second one for the same creation replaces the first.
     pub fn refuse_creation(&self, nth: u64, errno: Errno) {
         self.shared.refuse_creation(nth, errno);
     }
