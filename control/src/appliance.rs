@@ -17,6 +17,7 @@
 mod conns;
 mod fallbacks;
 mod handshake;
+mod inline;
 mod links;
 mod memory;
 mod operations;
@@ -39,7 +40,7 @@ use crate::exit::Fatal;
 use crate::gateway::Gateway;
 use crate::probe::Memory;
 use crate::reactor::{Event, Interest, Reactor, Signals};
-use crate::rpc::{RpcError, RpcServer, Ticket};
+use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
 use crate::start::Prepared;
 use crate::unix_socket::{BoundSocket, SocketPath};
@@ -306,7 +307,7 @@ where
             figures: Figures::default(),
             probe,
             inline_found,
-            inline_rule: InlineRule::ALL,
+            inline_rule: InlineRule::OFF,
             ids: 0,
             stopping: Stopping::No,
             device,
@@ -340,6 +341,7 @@ where
     /// # Errors
     /// The event loop itself failed, or a gateway could not start.
     pub fn run(mut self) -> Result<(), Fatal> {
+        self.set_inline(InlineSetting::Use(InlineUse::On));
         if !self.config.forwards.is_empty() {
             let spin = Duration::from_micros(u64::from(self.config.attach.spin_us));
             let attach = &self.paths.attach_socket;

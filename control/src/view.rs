@@ -240,6 +240,10 @@ pub struct LinkView {
     pub recv_depth: u32,
     /// Inline size.
     pub inline: InlineView,
+    /// Longest message (CDC, LLC) that goes inline now.
+    pub inline_message_bytes: u32,
+    /// Longest WRITE that goes inline now.
+    pub inline_write_bytes: u32,
     /// Connections that use it.
     pub conns: u32,
     /// What was counted.

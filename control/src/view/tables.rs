@@ -80,11 +80,13 @@ impl View for [LinkView] {
             Number("MTU"),
             Words("DEPTH"),
             Words("INLINE"),
+            Words("USED msg/wr"),
             Number("CONNS"),
             Number("WRS"),
             Number("DOORBELLS"),
             Words("WRITES inl/ref"),
             Words("SENDS inl/ref"),
+            Number("SIGNALLED"),
             Words("RNR out/in"),
         ];
         list(self, "no links", &columns, |link| {
@@ -100,6 +102,7 @@ impl View for [LinkView] {
                 link.mtu_bytes.to_string(),
                 format!("{}/{}", link.send_depth, link.recv_depth),
                 link.inline.to_string(),
+                format!("{}/{}", link.inline_message_bytes, link.inline_write_bytes),
                 link.conns.to_string(),
                 counters.work_requests.to_string(),
                 counters.doorbells.to_string(),
@@ -108,6 +111,7 @@ impl View for [LinkView] {
                     counters.writes_inline, counters.writes_by_reference
                 ),
                 format!("{}/{}", counters.sends_inline, counters.sends_by_reference),
+                counters.signaled_completions.to_string(),
                 format!("{}/{}", counters.rnr_naks_sent, counters.rnr_naks_received),
             ]
         })

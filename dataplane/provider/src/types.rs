@@ -318,6 +318,9 @@ pub struct DeviceLimits {
     pub mr_max: u32,
     /// Longest WRITE by reference, bytes.
     pub message_bytes_max: u32,
+    /// Longest WRITE that is worth posting inline, bytes, where more is granted: longer ones arrive
+    /// sooner by reference. As measured with this driver; `u32::MAX` where nobody has measured.
+    pub inline_worth_bytes: u32,
 }
 
 /// What is asked of [`crate::Device::create_poll_group`].

@@ -20,6 +20,10 @@ use crate::{
     RegisterError, RtrAttr, RtsAttr, rnr_timer_ns,
 };
 
+/// A WRITE and the message that announces it are read line by line: up to two lines for the WRITE, they
+/// come together; with more, each costs a transfer, and the two of a WRITE by reference are fewer.
+const INLINE_WORTH_BYTES: u32 = 96;
+
 /// Largest sizes of every soft device.
 const LIMITS: DeviceLimits = DeviceLimits {
     send_wr_max: 4096,
@@ -30,6 +34,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     cq_entries_max: 1 << 22,
     mr_max: 65_536,
     message_bytes_max: MESSAGE_BYTES_MAX,
+    inline_worth_bytes: INLINE_WORTH_BYTES,
 };
 
 /// How a soft device is to look.
