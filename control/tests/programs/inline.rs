@@ -140,6 +140,21 @@ fn a_device_that_cannot_make_queue_pairs_of_this_depth_ends_the_start_with_cause
     assert_eq!(shown[0]["inline"]["granted_bytes"], 176, "{shown}");
 }
 
+/// A server with an echo service and a client that knows it as a peer, with these device keys, and
+/// the service's address.
+fn pair(place: &Place, server: &str, client: &str) -> (Running, Running, String) {
+    // A port that was free a moment ago; the server needs to be told one.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = free.expect("a free port").to_string();
+    let echo = format!("[[service]]\nkind = \"echo\"\nlisten = \"{address}\"\n");
+    let config = place.config_with("server", server, &echo);
+    let server = Running::start_from(place, "server", &config);
+    let peer = format!("[[peer]]\naddress = \"{address}\"\n");
+    let config = place.config_with("client", client, &peer);
+    let client = Running::start_from(place, "client", &config);
+    (server, client, address)
+}
+
 #[test]
 fn links_use_what_was_remembered_on_devices_that_differ_and_bytes_move_with_and_without_inline() {
     for (server, client, ask, granted) in [
@@ -147,16 +162,8 @@ fn links_use_what_was_remembered_on_devices_that_differ_and_bytes_move_with_and_
         ("none", "mlx5", 256, 476),
     ] {
         let place = Place::new();
-        // A port that was free a moment ago; the server needs to be told one.
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.expect("a free port").to_string();
         let device = |personality| format!("personality = \"{personality}\"\n");
-        let echo = format!("[[service]]\nkind = \"echo\"\nlisten = \"{address}\"\n");
-        let config = place.config_with("server", &device(server), &echo);
-        let _server = Running::start_from(&place, "server", &config);
-        let peer = format!("[[peer]]\naddress = \"{address}\"\n");
-        let config = place.config_with("client", &device(client), &peer);
-        let running = Running::start_from(&place, "client", &config);
+        let (_server, running, address) = pair(&place, &device(server), &device(client));
         let before = running.json(&["show", "devices"]);
         let table = running.json(&["latency", &address, "--sizes", "1,1K", "--iterations", "50"]);
         assert_eq!(table["transport"], "smc-r", "{table}");
@@ -176,5 +183,70 @@ fn links_use_what_was_remembered_on_devices_that_differ_and_bytes_move_with_and_
         assert!(running.pollux(&["show", "links"]).out.contains(&text));
         // The search is still what the device's row tells.
         assert_eq!(running.json(&["show", "devices"]), before);
+    }
+}
+
+/// What a link may send inline and what it has written: longest message, longest WRITE, WRITEs inline
+/// and by reference.
+fn in_force(running: &Running) -> [u64; 4] {
+    let link = &running.json(&["show", "links"])[0];
+    let number = |value: &Value| {
+        value
+            .as_u64()
+            .unwrap_or_else(|| panic!("a number in {link}"))
+    };
+    [
+        number(&link["inline_message_bytes"]),
+        number(&link["inline_write_bytes"]),
+        number(&link["counters"]["writes_inline"]),
+        number(&link["counters"]["writes_by_reference"]),
+    ]
+}
+
+#[test]
+fn a_write_goes_inline_up_to_the_threshold_and_the_grant_and_as_the_operator_says() {
+    // Round trips of each size, with those before the first that counts.
+    const WRITES: u64 = 200 + 50;
+    for (keys, message, write) in [
+        ("inline_threshold = 64\n", 256, 64),
+        ("inline_threshold = 0\n", 256, 0),
+        (
+            "personality = \"irdma-gen1\"\ninline_threshold = 200\n",
+            48,
+            48,
+        ),
+        ("personality = \"gives-0\"\ninline_threshold = 200\n", 0, 0),
+    ] {
+        let place = Place::new();
+        let (_server, running, address) = pair(&place, "", keys);
+        let (fits, longer) = (write.max(1), write + 1);
+        let run = |sizes: &str| {
+            let run = ["latency", &address, "--sizes", sizes, "--iterations", "50"];
+            running.json(&run)
+        };
+        let table = run(&format!("{fits},{longer}"));
+        assert_eq!(
+            (&table["inline_message_bytes"], &table["inline_write_bytes"]),
+            (&json!(message), &json!(write)),
+            "{keys}"
+        );
+        let inline = if write == 0 { 0 } else { WRITES };
+        let by_reference = 2 * WRITES - inline;
+        assert_eq!(
+            in_force(&running),
+            [message, write, inline, by_reference],
+            "{keys}"
+        );
+        for (word, expected) in [
+            ("off", [0, 0]),
+            ("messages", [message, 0]),
+            ("40", [message.min(40), message.min(40)]),
+            ("1024", [message, message]),
+            ("on", [message, write]),
+        ] {
+            let set = running.pollux(&["set", "inline", word]);
+            assert_eq!(set.status, Some(0), "{set:?}");
+            assert_eq!(in_force(&running)[..2], expected, "{keys}{word}");
+        }
     }
 }
