@@ -17,6 +17,7 @@
 mod conns;
 mod fallbacks;
 mod handshake;
+mod inline;
 mod links;
 mod memory;
 mod operations;
@@ -37,8 +38,9 @@ use crate::config::{Config, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
 use crate::exit::Fatal;
 use crate::gateway::Gateway;
+use crate::probe::Memory;
 use crate::reactor::{Event, Interest, Reactor, Signals};
-use crate::rpc::{RpcError, RpcServer, Ticket};
+use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
 use crate::start::Prepared;
 use crate::unix_socket::{BoundSocket, SocketPath};
@@ -160,7 +162,10 @@ pub struct Appliance<D: Device> {
     fallbacks: Fallbacks,
     snapshots: Snapshots,
     figures: Figures,
-    inline_found: Option<InlineView>,
+    /// Inline sizes that the device has accepted.
+    probe: Memory,
+    /// The last search.
+    inline_found: InlineView,
     /// What the operator lets go inline.
     inline_rule: InlineRule,
     ids: u64,
@@ -220,10 +225,9 @@ fn open_soft(prepared: &Prepared) -> Result<soft::SoftDevice, Fatal> {
         // The same at each start, so that a killed instance's place on the fabric is taken over.
         GidChoice::Auto => prepared.paths.default_gid().octets(),
     };
-    let personality = device.personality.as_str().parse::<soft::Personality>();
     let options = DeviceOptions {
         name: device.name.clone(),
-        personality: personality.map_err(|error| Fatal::config(error.to_string()))?,
+        personality: device.personality,
         mtu_bytes: device.mtu_bytes,
         ..DeviceOptions::new(gid)
     };
@@ -245,12 +249,14 @@ where
     /// What is missing or taken, with its exit status.
     pub fn start(device: D, prepared: Prepared) -> Result<Self, Fatal> {
         let os = |what: &str, error: &dyn std::fmt::Display| Fatal::os(format!("{what}: {error}"));
+        // On a failure these are dropped from the last to the first: sockets before their folder,
+        // the cores at the end.
         let Prepared {
-            signals,
-            control,
-            attach,
-            runtime_dir,
             locks,
+            runtime_dir,
+            attach,
+            control,
+            signals,
             cores,
             poll,
             config,
@@ -266,7 +272,9 @@ where
             let ServiceKind::Echo = service.kind;
             services.push(listen(service.listen)?);
         }
-        let workers = start_workers(&config, &device, (&cores.workers, &poll), &news)?;
+        let mut workers = start_workers(&config, &device, (&cores.workers, &poll), &news)?;
+        let mut probe = Memory::default();
+        let inline_found = try_device(&config, &device, &mut workers, &mut probe)?;
         let BoundSocket {
             listener,
             path: control_path,
@@ -297,8 +305,9 @@ where
             fallbacks: Fallbacks::default(),
             snapshots: Snapshots::default(),
             figures: Figures::default(),
-            inline_found: None,
-            inline_rule: InlineRule::ALL,
+            probe,
+            inline_found,
+            inline_rule: InlineRule::OFF,
             ids: 0,
             stopping: Stopping::No,
             device,
@@ -332,6 +341,7 @@ where
     /// # Errors
     /// The event loop itself failed, or a gateway could not start.
     pub fn run(mut self) -> Result<(), Fatal> {
+        self.set_inline(InlineSetting::Use(InlineUse::On));
         if !self.config.forwards.is_empty() {
             let spin = Duration::from_micros(u64::from(self.config.attach.spin_us));
             let attach = &self.paths.attach_socket;
@@ -639,6 +649,34 @@ where
         });
     }
     Ok(workers)
+}
+
+/// Looks whether the device can make the queue pairs of links; ends the workers if it cannot.
+fn try_device<D>(
+    config: &Config,
+    device: &D,
+    workers: &mut [WorkerState<D>],
+    memory: &mut Memory,
+) -> Result<InlineView, Fatal>
+where
+    D: Device,
+    D::Qp: 'static,
+    D::Group: 'static,
+{
+    let Some(WorkerState { port, .. }) = workers.first() else {
+        return Err(Fatal::config(
+            "there is no worker: name a core in workers.cores",
+        ));
+    };
+    let queue = (port.group, port.plan.cq_entries);
+    links::try_qp(config, device, queue, memory).map_err(|error| {
+        for state in &mut *workers {
+            state.port.send(Command::Stop);
+            state.port.join();
+        }
+        let name = &device.identity().name;
+        Fatal::os(format!("{name}: {error}"))
+    })
 }
 
 /// The device's address as people write it.

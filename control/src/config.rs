@@ -27,10 +27,11 @@ pub use self::paths::{PathError, Paths};
 use self::reader::Reader;
 pub use self::size::{SizeError, format_size, parse_size};
 pub use self::values::{
-    CoreUse, Driver, Endpoint, GidChoice, Hugepages, LogLevel, PathChoice, PeerPattern,
-    Personality, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
+    CoreUse, Driver, Endpoint, GidChoice, Hugepages, InlineProbe, InlineThreshold, LogLevel,
+    PathChoice, PeerPattern, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
 };
 use crate::cores::CoreChoice;
+pub use pollux_provider::soft::Personality;
 
 /// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 512 << 10;
@@ -140,8 +141,12 @@ pub struct DeviceConfig {
     pub send_wr: u32,
     /// Receive queue depth of each link.
     pub recv_wr: u32,
-    /// Inline size asked for, in bytes.
+    /// Inline size asked for first, in bytes.
     pub inline_bytes: u32,
+    /// How the size is found that the device grants.
+    pub inline_probe: InlineProbe,
+    /// Longest WRITE that goes inline.
+    pub inline_threshold: InlineThreshold,
 }
 
 impl Default for DeviceConfig {
@@ -156,6 +161,8 @@ impl Default for DeviceConfig {
             send_wr: 256,
             recv_wr: 256,
             inline_bytes: 256,
+            inline_probe: InlineProbe::Ladder,
+            inline_threshold: InlineThreshold::Auto,
         }
     }
 }

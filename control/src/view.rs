@@ -12,6 +12,7 @@ mod tables;
 mod text;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -44,18 +45,120 @@ pub struct VersionView {
     pub uptime_s: u64,
 }
 
+words! {
+    /// How an inline size was found.
+    pub enum Found {
+        /// The size of `device.inline` was accepted as it is.
+        FirstTry = "first try",
+        /// A known limit of the adapter's maker was accepted: at once, since `device.inline` is
+        /// cut to the largest, or after refusals.
+        VendorLadder = "vendor ladder",
+        /// A size 16 bytes below a refused one was accepted.
+        Steps = "steps",
+        /// A smaller size was found by halves.
+        Bisect = "bisect",
+        /// A queue pair of this shape was created before.
+        Remembered = "remembered",
+        /// Nothing is sent inline: the device has none, or gives none.
+        Nothing = "none",
+    }
+}
+
 /// How the inline size of a device or link came about.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InlineView {
-    /// Bytes asked for.
+    /// Bytes wished for: `device.inline`.
     pub asked_bytes: u32,
     /// Bytes that a send may carry inline.
     pub granted_bytes: u32,
-    /// How the granted size was found: `"asked"`, `"search"`, `"cache"`, `"none"` or another word
-    /// of the probe.
-    pub found: String,
-    /// Queue pairs that were created to find it.
+    /// How the granted size was found.
+    pub found: Found,
+    /// Queue pairs that were asked for to find it.
     pub attempts: u32,
+    /// Each of them, in order.
+    pub tries: Vec<InlineTry>,
+    /// What the device had no room for beside the depth of the send queue.
+    pub trade: Option<InlineTrade>,
+    /// Depths, where those granted are not those asked for.
+    pub depths: Option<InlineDepths>,
+}
+
+/// One queue pair that was asked for: granted or refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InlineTry {
+    /// Inline bytes asked for.
+    pub asked_bytes: u32,
+    /// Inline bytes of the queue pair; `None` if it was refused.
+    pub granted_bytes: Option<u32>,
+    /// Why it was refused, as `EINVAL`.
+    pub errno: Option<String>,
+}
+
+/// Inline size against queue depth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InlineTrade {
+    /// Depth of the send queue that was asked for.
+    pub send_wr: u32,
+    /// Largest inline size that was refused for lack of room, in bytes.
+    pub refused_bytes: u32,
+    /// How: `ENOMEM` or `ENOSPC`.
+    pub errno: String,
+}
+
+/// Depths of the queues of a queue pair, in work requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InlineDepths {
+    /// Send queue, as asked for.
+    pub asked_send_wr: u32,
+    /// Receive queue, as asked for.
+    pub asked_recv_wr: u32,
+    /// Send queue, as granted.
+    pub granted_send_wr: u32,
+    /// Receive queue, as granted.
+    pub granted_recv_wr: u32,
+}
+
+impl fmt::Display for InlineView {
+    /// Granted, wished for, how found: `101 of 256 (vendor ladder, 2 tries)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let InlineView {
+            asked_bytes,
+            granted_bytes,
+            found,
+            attempts,
+            ..
+        } = self;
+        let tries = if *attempts == 1 { "try" } else { "tries" };
+        write!(
+            f,
+            "{granted_bytes} of {asked_bytes} ({found}, {attempts} {tries})"
+        )
+    }
+}
+
+impl InlineView {
+    /// What an operator should know besides, one line each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let trade = self.trade.as_ref().map(|trade| {
+            format!(
+                "no room for {} bytes inline at a depth of {} ({}): {} granted; a smaller \
+                 device.send_wr may allow more",
+                trade.refused_bytes, trade.send_wr, trade.errno, self.granted_bytes
+            )
+        });
+        let depths = self.depths.as_ref().map(|depths| {
+            format!(
+                "queues of {} sends and {} receives were asked for (device.send_wr, \
+                 device.recv_wr), {} and {} granted",
+                depths.asked_send_wr,
+                depths.asked_recv_wr,
+                depths.granted_send_wr,
+                depths.granted_recv_wr
+            )
+        });
+        trade.into_iter().chain(depths).collect()
+    }
 }
 
 /// One RDMA device.
@@ -79,7 +182,7 @@ pub struct DeviceView {
     pub port: u8,
     /// Path MTU in bytes.
     pub mtu_bytes: u32,
-    /// Inline size.
+    /// Inline size, as found by the last search.
     pub inline: InlineView,
     /// Limits by name, such as `send_wr_max`.
     pub limits: BTreeMap<String, u64>,
@@ -137,6 +240,10 @@ pub struct LinkView {
     pub recv_depth: u32,
     /// Inline size.
     pub inline: InlineView,
+    /// Longest message (CDC, LLC) that goes inline now.
+    pub inline_message_bytes: u32,
+    /// Longest WRITE that goes inline now.
+    pub inline_write_bytes: u32,
     /// Connections that use it.
     pub conns: u32,
     /// What was counted.

@@ -5,14 +5,15 @@ use super::memory::{ConnBuffers, LinkMemory};
 use super::state::{GroupKey, LinkPhase, LinkState, Place};
 use super::workers::News;
 use super::{Appliance, random_u32};
-use crate::view::InlineView;
+use crate::config::Config;
+use crate::probe::{Memory, ProbeError, Shape, Wish};
+use crate::view::{Found, InlineView};
 use pollux_proto::clc::{Agreed, LocalEndpoint};
 use pollux_proto::group::{GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
 use pollux_proto::llc::{Engine, EngineParams, Output, RkeyTag};
 use pollux_provider::{
-    CreateQpError, Device, DeviceEvent, Errno, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
-    WcStatus,
+    Device, DeviceEvent, GroupId as PollGroupId, Qp, QpKind, RtrAttr, RtsAttr, WcStatus,
 };
 use pollux_wire::clc::{Attachment, Diagnosis};
 use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
@@ -29,6 +30,37 @@ const RETRY_COUNT: u8 = 6;
 const RNR_RETRY: u8 = 7;
 /// Tags of DELETE RKEY requests have this bit, those of CONFIRM RKEY are handshakes.
 const DELETE_TAG: u64 = 1 << 63;
+
+/// What every queue pair of a link is to be like, with a completion queue of `cq_entries`.
+fn qp_wish(config: &Config, cq_entries: u32) -> Wish {
+    let device = &config.device;
+    Wish {
+        shape: Shape {
+            kind: QpKind::Rc,
+            send_wr: device.send_wr,
+            recv_wr: device.recv_wr,
+            send_sge: 2,
+            recv_sge: 1,
+            cq_entries,
+        },
+        inline_bytes: device.inline_bytes,
+        mode: device.inline_probe,
+    }
+}
+
+/// Creates a queue pair as those of links will be, on the completion queue `group` of
+/// `cq_entries`, and drops it: so a device that cannot is found at the start, and the links
+/// to come need one creation each.
+pub(super) fn try_qp<D: Device>(
+    config: &Config,
+    device: &D,
+    (group, cq_entries): (PollGroupId, u32),
+    memory: &mut Memory,
+) -> Result<InlineView, ProbeError> {
+    let wish = qp_wish(config, cq_entries);
+    let (_, outcome) = memory.create(device, group, &wish)?;
+    Ok(InlineView::from(&outcome))
+}
 
 impl<D: Device> LinkState<D> {
     /// Our endpoint for a connection on this link; `None` for buffers of a size that CLC cannot
@@ -56,50 +88,16 @@ where
     D::Qp: 'static,
     D::Group: 'static,
 {
-    /// Creates a queue pair with the inline size of the configuration, or with none where the
-    /// device refuses that.
-    fn create_qp(&self, worker: usize) -> Result<(D::Qp, InlineView), CreateQpError> {
-        let device = &self.config.device;
-        let caps = |inline_bytes| QpCaps {
-            send_wr: device.send_wr,
-            recv_wr: device.recv_wr,
-            send_sge: 2,
-            recv_sge: 1,
-            inline_bytes,
-        };
-        let group = self.workers[worker].port.group;
-        let create = |inline| {
-            self.device.create_qp(
-                group,
-                &QpSpec {
-                    kind: QpKind::Rc,
-                    caps: caps(inline),
-                },
-            )
-        };
-        let asked_bytes = device.inline_bytes;
-        let view = |granted_bytes, found: &str, attempts| InlineView {
-            asked_bytes,
-            granted_bytes,
-            found: found.to_string(),
-            attempts,
-        };
-        match create(asked_bytes) {
-            Ok(qp) => {
-                let granted = qp.caps().inline_bytes;
-                Ok((qp, view(granted, "first try", 1)))
-            }
-            Err(error)
-                if asked_bytes > 0
-                    && [Errno::INVAL, Errno::NOMEM, Errno::NOSPC, Errno::OPNOTSUPP]
-                        .contains(&error.errno) =>
-            {
-                let qp = create(0)?;
-                let granted = qp.caps().inline_bytes;
-                Ok((qp, view(granted, "none after a refusal", 2)))
-            }
-            Err(error) => Err(error),
+    /// Creates a queue pair for a worker, with as much inline data as the device grants.
+    fn create_qp(&mut self, worker: usize) -> Result<(D::Qp, InlineView), ProbeError> {
+        let port = &self.workers[worker].port;
+        let wish = qp_wish(&self.config, port.plan.cq_entries);
+        let (qp, outcome) = self.probe.create(&self.device, port.group, &wish)?;
+        let inline = InlineView::from(&outcome);
+        if outcome.found != Found::Remembered {
+            self.inline_found = inline.clone();
         }
+        Ok((qp, inline))
     }
 
     /// Makes the group and the queue pair of a first contact.
@@ -135,7 +133,6 @@ where
                 return Err(Diagnosis::MEM);
             }
         };
-        self.inline_found = Some(inline.clone());
         let link = LinkState {
             link: LinkId(index),
             phase: LinkPhase::Made,

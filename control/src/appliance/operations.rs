@@ -4,15 +4,15 @@ use super::Appliance;
 use super::memory::MemoryNote;
 use super::state::{ConnUser, LinkPhase, Place};
 use crate::config::PollMode;
-use crate::rpc::{Call, InlineSetting, InlineUse, Methods, Reply, Request, RpcError, Ticket};
+use crate::rpc::{Call, Methods, Reply, Request, RpcError, Ticket};
 use crate::view::{
-    ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkCounters, LinkView,
-    MemoryView, OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
+    ConfigView, ConnView, DeviceView, FallbackView, GroupView, LinkCounters, LinkView, MemoryView,
+    OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
 };
 use pollux_proto::link::Role as LinkRole;
 use pollux_provider::{Device, QpStats};
 use pollux_ring::{PageKind, hugepages_free};
-use pollux_worker::{Command, InlineRule, PollMode as WorkerPoll, Snapshot, WorkerFigures};
+use pollux_worker::{Command, PollMode as WorkerPoll, Snapshot, WorkerFigures};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -84,22 +84,6 @@ fn counters(stats: &QpStats) -> LinkCounters {
     }
 }
 
-/// What an operator's word on inline data means for a worker.
-fn inline_rule(setting: InlineSetting) -> InlineRule {
-    match setting {
-        InlineSetting::Use(InlineUse::On) => InlineRule::ALL,
-        InlineSetting::Use(InlineUse::Messages) => InlineRule {
-            writes: 0,
-            ..InlineRule::ALL
-        },
-        InlineSetting::Use(InlineUse::Off) => InlineRule::OFF,
-        InlineSetting::Bytes(bytes) => InlineRule {
-            messages: bytes,
-            writes: bytes,
-        },
-    }
-}
-
 impl<D> Methods for Appliance<D>
 where
     D: Device,
@@ -137,11 +121,7 @@ where
             }
             Request::SetPoll(request) => Reply::Now(self.set_poll(request.mode, request.worker)),
             Request::SetInline(setting) => {
-                let rule = inline_rule(setting);
-                self.inline_rule = rule;
-                for state in &mut self.workers {
-                    state.port.send(Command::SetInline(rule));
-                }
+                self.set_inline(setting);
                 Reply::Now(Ok(Value::Bool(true)))
             }
             Request::LatencyRun(request) => match self.start_latency(ticket, request) {
@@ -228,12 +208,6 @@ where
 
     fn device_view(&self) -> DeviceView {
         let (identity, limits) = (self.device.identity(), self.device.limits());
-        let inline = self.inline_found.clone().unwrap_or_else(|| InlineView {
-            asked_bytes: self.config.device.inline_bytes,
-            granted_bytes: 0,
-            found: "not tried yet: no link has been made".to_string(),
-            attempts: 0,
-        });
         DeviceView {
             name: identity.name.clone(),
             driver: identity.driver.to_string(),
@@ -244,7 +218,7 @@ where
             mac: hex(&identity.mac, ":"),
             port: identity.port,
             mtu_bytes: identity.mtu_bytes,
-            inline,
+            inline: self.inline_found.clone(),
             limits: BTreeMap::from([
                 ("send_wr".to_string(), u64::from(limits.send_wr_max)),
                 ("recv_wr".to_string(), u64::from(limits.recv_wr_max)),
@@ -253,6 +227,10 @@ where
                 ("qp".to_string(), u64::from(limits.qp_max)),
                 ("cq_entries".to_string(), u64::from(limits.cq_entries_max)),
                 ("mr".to_string(), u64::from(limits.mr_max)),
+                (
+                    "inline_worth".to_string(),
+                    u64::from(limits.inline_worth_bytes),
+                ),
             ]),
         }
     }
@@ -293,6 +271,8 @@ where
                     send_depth: link.caps.send_wr,
                     recv_depth: link.caps.recv_wr,
                     inline: link.inline.clone(),
+                    inline_message_bytes: figures.map_or(0, |f| f.inline.messages),
+                    inline_write_bytes: figures.map_or(0, |f| f.inline.writes),
                     conns: group.conns() as u32,
                     counters: figures.map_or_else(LinkCounters::default, |f| counters(&f.stats)),
                 });

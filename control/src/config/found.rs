@@ -17,6 +17,11 @@ pub(super) enum Limits {
         /// Greatest legal number.
         max: u64,
     },
+    /// A whole number up to this one, or the word `"auto"`.
+    AutoOrCount {
+        /// Greatest legal number.
+        max: u64,
+    },
     /// One of these numbers.
     OneCount(&'static [u64]),
     /// One of these sizes, as a number of bytes or a text like `"64K"`.
@@ -31,6 +36,7 @@ impl Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limits::Count { min, max } => write!(f, "{min} to {max}"),
+            Limits::AutoOrCount { max } => write!(f, "\"auto\" or 0 to {max}"),
             Limits::OneCount(counts) => f.write_str(&either(counts.iter())),
             Limits::OneSize(sizes) => {
                 f.write_str(&either(sizes.iter().map(|bytes| format_size(*bytes))))
@@ -82,6 +88,23 @@ impl Found<'_> {
             .filter(|number| admits(limits, *number))
             .and_then(|number| N::try_from(number).ok())
             .ok_or_else(|| self.problem("out of range", limits))
+    }
+
+    /// A whole number within the limits, or `"auto"`, which is `None`.
+    pub(super) fn auto_or_count<N: TryFrom<u64>>(
+        &self,
+        limits: &Limits,
+    ) -> Result<Option<N>, Problem> {
+        match self.value {
+            DeValue::String(text) if text == "auto" => Ok(None),
+            DeValue::Integer(_) => self.count(limits).map(Some),
+            DeValue::String(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_)
+            | DeValue::Array(_)
+            | DeValue::Table(_) => Err(self.wrong_type("\"auto\" or a whole number", limits)),
+        }
     }
 
     /// A size within the limits: a number of bytes or a text with a suffix.
@@ -169,6 +192,7 @@ impl Found<'_> {
 fn admits(limits: &Limits, number: u64) -> bool {
     match limits {
         Limits::Count { min, max } => (*min..=*max).contains(&number),
+        Limits::AutoOrCount { max } => number <= *max,
         Limits::OneCount(numbers) | Limits::OneSize(numbers) => numbers.contains(&number),
         Limits::Words(_) | Limits::Form(_) => true,
     }

@@ -8,13 +8,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Config;
 use super::drafts::{ForwardDraft, PeerDraft, ServiceDraft};
 use super::found::{Found, Limits, Problem};
 use super::size::format_size;
 use super::values::{
-    Driver, Hugepages, LogLevel, Personality, PlainAddress, PollChoice, ServiceKind,
+    Driver, Hugepages, InlineProbe, InlineThreshold, LogLevel, PlainAddress, PollChoice,
+    ServiceKind,
 };
+use super::{Config, Personality};
+use crate::nearest::nearest;
 
 /// A value on its way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +119,26 @@ impl FromStr for Ueid {
         Ok(Ueid(text.to_string()))
     }
 }
+
+/// A personality of a soft device.
+struct Adapter(Personality);
+
+impl FromStr for Adapter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Adapter, Self::Err> {
+        text.parse().map(Adapter).map_err(|_| {
+            let names = Personality::NAMED.map(|personality| personality.to_string());
+            match nearest(text, names.iter().map(String::as_str)) {
+                Some(name) => format!("no such adapter, did you mean {name:?}?"),
+                None => "no such adapter".to_string(),
+            }
+        })
+    }
+}
+
+/// Greatest inline size that a configuration may name, in bytes.
+const INLINE_BYTES_MAX: u64 = 1024;
 
 /// Ring sizes that the CLC messages can name: 16K << n, n up to 5.
 const RING_SIZES: &[u64] = &[
@@ -347,10 +369,19 @@ const DEVICE: &[Key<Config>] = &[
     Key {
         name: "personality",
         unit: "adapter",
-        limits: Limits::Words(Personality::WORDS),
-        about: "Which adapter's identity and inline limit the soft device shows.",
+        limits: Limits::Form(
+            "\"generic\", \"mlx5\", \"irdma-gen1\", \"irdma-gen2\", \"irdma-gen3\", \"erdma\", \
+             \"none\", \"gives-N\" with N up to 4096 or \"budget-N\"",
+        ),
+        about: "Which adapter's identity and inline limit the soft device shows. For tests: \
+                \"gives-N\" accepts every inline size and gives N bytes; \"budget-N\" refuses where \
+                send_wr x (inline + 64) is more than N bytes.",
         get: |c| Setting::text(c.device.personality),
-        set: |c, found, limits| found.word(limits).map(|p| c.device.personality = p),
+        set: |c, found, limits| {
+            found
+                .text(limits)
+                .map(|Adapter(personality)| c.device.personality = personality)
+        },
     },
     Key {
         name: "mtu",
@@ -380,14 +411,48 @@ const DEVICE: &[Key<Config>] = &[
     Key {
         name: "inline",
         unit: "bytes",
-        limits: Limits::Count { min: 0, max: 1024 },
-        about: "Inline size to ask for; a device that refuses is asked for less, and `pollux show \
-                devices` tells what it granted. 0 asks for none.",
+        limits: Limits::Count {
+            min: 0,
+            max: INLINE_BYTES_MAX,
+        },
+        about: "Inline size to ask for first, cut to what the adapter's maker is known to have; a \
+                device that refuses is asked for less. What it grants counts, be it more or less: \
+                `pollux show devices` tells. 0 asks for none.",
         get: |c| Setting::count(c.device.inline_bytes),
         set: |c, found, limits| {
             found
                 .count(limits)
                 .map(|bytes| c.device.inline_bytes = bytes)
+        },
+    },
+    Key {
+        name: "inline_probe",
+        unit: "mode",
+        limits: Limits::Words(InlineProbe::WORDS),
+        about: "How a smaller size is found after a refusal, once for each shape of queue pair. \
+                \"ladder\" asks for the known sizes of the maker, then for 16 bytes less each time: \
+                at most 17 queue pairs from 256 bytes on. \"bisect\" halves the same list: at most 6, \
+                but it relies on a device that accepts every size below one that it accepts.",
+        get: |c| Setting::text(c.device.inline_probe),
+        set: |c, found, limits| found.word(limits).map(|mode| c.device.inline_probe = mode),
+    },
+    Key {
+        name: "inline_threshold",
+        unit: "bytes",
+        limits: Limits::AutoOrCount {
+            max: INLINE_BYTES_MAX,
+        },
+        about: "Longest WRITE that is sent inline where the queue pair grants more; longer ones go \
+                by reference, which wins from some size on. \"auto\": what was measured for the \
+                driver.",
+        get: |c| match c.device.inline_threshold {
+            InlineThreshold::Auto => Setting::text("auto"),
+            InlineThreshold::Bytes(bytes) => Setting::count(bytes),
+        },
+        set: |c, found, limits| {
+            let bytes = found.auto_or_count(limits)?;
+            c.device.inline_threshold = bytes.map_or(InlineThreshold::Auto, InlineThreshold::Bytes);
+            Ok(())
         },
     },
 ];

@@ -20,6 +20,9 @@ fn full() -> Config {
     config.workers.cores = CoreChoice::Listed("0,2-3".parse().expect("cores"));
     config.workers.poll = PollChoice::Interrupt;
     config.attach.rmb_bytes = 512 << 10;
+    config.device.personality = "budget-81920".parse().expect("a personality");
+    config.device.inline_probe = InlineProbe::Bisect;
+    config.device.inline_threshold = InlineThreshold::Bytes(0);
     config.device.gid = "::ffff:10.0.0.1".parse().expect("gid");
     config.peers = vec![Peer {
         address: "192.0.2.0/24".parse().expect("peer"),
@@ -89,6 +92,26 @@ fn a_value_out_of_its_limits_is_told_with_the_limits() {
             "x.toml:2: device.mtu: out of range (1500); legal: 256, 512, 1024, 2048 or 4096",
         ),
         (
+            "[device]\npersonality = \"irdma-gen4\"",
+            "x.toml:2: device.personality: no such adapter, did you mean \"irdma-gen1\"? \
+             (\"irdma-gen4\"); legal: \"generic\", \"mlx5\", \"irdma-gen1\", \"irdma-gen2\", \
+             \"irdma-gen3\", \"erdma\", \"none\", \"gives-N\" with N up to 4096 or \"budget-N\"",
+        ),
+        (
+            "[device]\ninline_probe = \"bisekt\"",
+            "x.toml:2: device.inline_probe: unknown word, did you mean \"bisect\"? (\"bisekt\"); \
+             legal: \"ladder\" or \"bisect\"",
+        ),
+        (
+            "[device]\ninline_threshold = 1025",
+            "x.toml:2: device.inline_threshold: out of range (1025); legal: \"auto\" or 0 to 1024",
+        ),
+        (
+            "[device]\ninline_threshold = \"half\"",
+            "x.toml:2: device.inline_threshold: needs \"auto\" or a whole number, not a text \
+             (\"half\"); legal: \"auto\" or 0 to 1024",
+        ),
+        (
             "[workers]\npoll = \"bussy\"",
             "x.toml:2: workers.poll: unknown word, did you mean \"busy\"? (\"bussy\"); legal: \
              \"auto\", \"busy\", \"adaptive\" or \"interrupt\"",
@@ -130,6 +153,20 @@ fn sizes_may_be_numbers_suffixed_or_hexadecimal() {
             Ok(65536),
             "{text}"
         );
+    }
+}
+
+#[test]
+fn the_inline_threshold_is_a_word_or_a_number_of_bytes() {
+    for (text, threshold) in [
+        ("\"auto\"", InlineThreshold::Auto),
+        ("0", InlineThreshold::Bytes(0)),
+        ("0x60", InlineThreshold::Bytes(96)),
+        ("1024", InlineThreshold::Bytes(1024)),
+    ] {
+        let config = format!("[device]\ninline_threshold = {text}");
+        let config = Config::from_toml_str(&config, "x.toml").expect(text);
+        assert_eq!(config.device.inline_threshold, threshold);
     }
 }
 

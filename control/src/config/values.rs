@@ -63,23 +63,23 @@ words! {
 }
 
 words! {
-    /// Which adapter the soft driver plays: vendor id and behaviour of the inline limit.
-    pub enum Personality {
-        /// Grants what is asked, up to 256 bytes.
-        Generic = "generic",
-        /// Like the mlx5 driver: rounds up, grants more than asked.
-        Mlx5 = "mlx5",
-        /// Like irdma on its first generation: 48 bytes.
-        IrdmaGen1 = "irdma-gen1",
-        /// Like irdma on its second generation: 101 bytes.
-        IrdmaGen2 = "irdma-gen2",
-        /// Like irdma on its third generation: 216 bytes.
-        IrdmaGen3 = "irdma-gen3",
-        /// Like erdma: 96 bytes.
-        Erdma = "erdma",
-        /// An adapter without inline sends.
-        None = "none",
+    /// How the inline size that a device grants is searched for.
+    pub enum InlineProbe {
+        /// Downwards, one size after the other, until one is accepted.
+        Ladder = "ladder",
+        /// The first size, then halving what is left.
+        Bisect = "bisect",
     }
+}
+
+/// Longest WRITE that goes inline where the queue pair grants more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InlineThreshold {
+    /// What was measured for the driver.
+    #[default]
+    Auto,
+    /// This many bytes; 0 sends every WRITE by reference.
+    Bytes(u32),
 }
 
 words! {

@@ -372,7 +372,9 @@ fn a_target_that_is_not_there_resets_the_client() {
             assert_eq!(read_to_reset(&client), 0);
             let failed = until(&far, |figures| figures.failed == 1 && figures.active == 0);
             assert_eq!(failed.resets, 0);
-            assert_eq!(until(&near, |figures| figures.active == 0).resets, 1);
+            // The reset may come while the stream to the far gateway is still being upgraded.
+            let ended = until(&near, |figures| figures.active == 0);
+            assert_eq!(ended.resets + ended.failed, 1, "{ended:?}");
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::text::{Column, View, bytes, table};
 use super::{
-    CheckView, ConfigView, ConnView, DeviceView, FallbackView, GroupView, InlineView, LinkView,
-    MemoryView, OwnerView, PlannedWorker, StatsView, VersionView, WorkerView,
+    CheckView, ConfigView, ConnView, DeviceView, FallbackView, GroupView, LinkView, MemoryView,
+    OwnerView, PlannedWorker, StatsView, VersionView, WorkerView,
 };
 use Column::{Number, Words};
 
@@ -40,7 +40,7 @@ impl View for [DeviceView] {
             Words("INLINE"),
             Words("LIMITS"),
         ];
-        list(self, "no devices", &columns, |device| {
+        let mut text = list(self, "no devices", &columns, |device| {
             let limits: Vec<String> = device
                 .limits
                 .iter()
@@ -54,22 +54,17 @@ impl View for [DeviceView] {
                 device.gid.clone(),
                 device.mac.clone(),
                 device.mtu_bytes.to_string(),
-                inline(&device.inline),
+                device.inline.to_string(),
                 limits.join(" "),
             ]
-        })
+        });
+        for device in self {
+            for note in device.inline.notes() {
+                text.push_str(&format!("{}: {note}\n", device.name));
+            }
+        }
+        text
     }
-}
-
-/// What was asked and granted, and how it was found.
-fn inline(inline: &InlineView) -> String {
-    let InlineView {
-        asked_bytes,
-        granted_bytes,
-        found,
-        attempts,
-    } = inline;
-    format!("{granted_bytes} of {asked_bytes} ({found}, {attempts} tries)")
 }
 
 impl View for [LinkView] {
@@ -85,11 +80,13 @@ impl View for [LinkView] {
             Number("MTU"),
             Words("DEPTH"),
             Words("INLINE"),
+            Words("USED msg/wr"),
             Number("CONNS"),
             Number("WRS"),
             Number("DOORBELLS"),
             Words("WRITES inl/ref"),
             Words("SENDS inl/ref"),
+            Number("SIGNALLED"),
             Words("RNR out/in"),
         ];
         list(self, "no links", &columns, |link| {
@@ -104,7 +101,8 @@ impl View for [LinkView] {
                 format!("{:#08x}", link.peer_qpn),
                 link.mtu_bytes.to_string(),
                 format!("{}/{}", link.send_depth, link.recv_depth),
-                inline(&link.inline),
+                link.inline.to_string(),
+                format!("{}/{}", link.inline_message_bytes, link.inline_write_bytes),
                 link.conns.to_string(),
                 counters.work_requests.to_string(),
                 counters.doorbells.to_string(),
@@ -113,6 +111,7 @@ impl View for [LinkView] {
                     counters.writes_inline, counters.writes_by_reference
                 ),
                 format!("{}/{}", counters.sends_inline, counters.sends_by_reference),
+                counters.signaled_completions.to_string(),
                 format!("{}/{}", counters.rnr_naks_sent, counters.rnr_naks_received),
             ]
         })

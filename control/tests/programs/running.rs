@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::support::{Ended, Place, is_one_line, pollux, polluxd, text_of};
 
 /// A `polluxd` that has said it is ready. Killed when dropped.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     socket: String,
     /// Collects the log; ends with the process.
@@ -23,11 +23,11 @@ struct Running {
 
 impl Running {
     /// Starts one named `name` in `place`, and reads its log until it is ready.
-    fn start(place: &Place, name: &str, more: &str) -> Running {
+    pub(crate) fn start(place: &Place, name: &str, more: &str) -> Running {
         Running::start_from(place, name, &place.config_of(name, more))
     }
 
-    fn start_from(place: &Place, name: &str, config: &str) -> Running {
+    pub(crate) fn start_from(place: &Place, name: &str, config: &str) -> Running {
         let mut child = Command::new(env!("CARGO_BIN_EXE_polluxd"))
             .args(["--config", config])
             .stdin(Stdio::null())
@@ -52,7 +52,7 @@ impl Running {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id())
             .ok()
             .and_then(Pid::from_raw)
@@ -61,19 +61,19 @@ impl Running {
     }
 
     /// Waits for the end; gives the status and the log.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("it ends").code();
         let log = self.log.take().expect("a log").join().expect("no panic");
         (status, log)
     }
 
-    fn pollux(&self, args: &[&str]) -> Ended {
+    pub(crate) fn pollux(&self, args: &[&str]) -> Ended {
         let mut all = vec!["--socket", &self.socket];
         all.extend(args);
         pollux(&all)
     }
 
-    fn json(&self, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
         let mut all = vec!["--json"];
         all.extend(args);
         let ended = self.pollux(&all);

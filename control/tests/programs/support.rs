@@ -83,12 +83,21 @@ impl Place {
         self.write(name, name, more)
     }
 
+    /// As [`Place::config_of`], with keys of the section `[device]`.
+    pub(crate) fn config_with(&self, name: &str, device: &str, more: &str) -> String {
+        self.write_all((name, name), device, more)
+    }
+
     fn write(&self, name: &str, run: &str, more: &str) -> String {
+        self.write_all((name, run), "", more)
+    }
+
+    fn write_all(&self, (name, run): (&str, &str), device: &str, more: &str) -> String {
         let path = self.path(&format!("{name}.toml"));
         let at = self.dir.path().display();
         let text = format!(
             "[appliance]\nname = \"{name}\"\nruntime_dir = \"{at}/{run}\"\n\
-             [device]\nfabric_dir = \"{at}/fabric\"\n[workers]\nlock_dir = \"{at}\"\n{more}"
+             [device]\nfabric_dir = \"{at}/fabric\"\n{device}[workers]\nlock_dir = \"{at}\"\n{more}"
         );
         std::fs::write(&path, text).expect("write");
         text_of(&path)

@@ -221,6 +221,16 @@ pub enum PostError {
         /// Its length, bytes.
         length: u32,
     },
+    /// An inline piece does not lie inside its memory.
+    #[error("{length} bytes at offset {offset} do not lie inside memory of {region_bytes} bytes")]
+    PieceOutOfBounds {
+        /// Offset of the piece.
+        offset: usize,
+        /// Its length, bytes.
+        length: u32,
+        /// Bytes of the memory.
+        region_bytes: usize,
+    },
     /// The state does not allow this post.
     #[error("a queue pair in state {0} does not take this work")]
     WrongState(QpState),

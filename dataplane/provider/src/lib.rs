@@ -25,6 +25,7 @@
 //! 4. A successful unsignalled request completes silently and keeps its send slot until a later signalled
 //!    request of the same queue pair is reaped, or an error is. A failed request always completes.
 //! 5. Keys and bounds are checked where the memory is: local pieces at post, remote spans at the peer.
+//!    Inline pieces have bounds and no key.
 //! 6. The first failure puts the queue pair into the error state. Everything else outstanding
 //!    completes, in order of posting, with [`WcStatus::WrFlush`], sends before receives. Work posted
 //!    before the caller has *reaped* that failure is taken and flushed too; afterwards posts are
@@ -55,9 +56,9 @@ pub use crate::error::{
 };
 pub use crate::timer::rnr_timer_ns;
 pub use crate::types::{
-    Access, Armed, Completion, DeviceEvent, DeviceIdentity, DeviceLimits, GroupId, Lkey, Placement,
-    PollGroupSpec, QpCaps, QpErrorCause, QpIndex, QpKind, QpSpec, QpState, QpStats, RemoteSpan,
-    Rkey, RtrAttr, RtsAttr, Sge, Signal, Sleep, WcOpcode, WcStatus, WrId,
+    Access, Armed, Completion, DeviceEvent, DeviceIdentity, DeviceLimits, GroupId, Lkey, Payload,
+    Piece, PollGroupSpec, QpCaps, QpErrorCause, QpIndex, QpKind, QpSpec, QpState, QpStats,
+    RemoteSpan, Rkey, RtrAttr, RtsAttr, Sge, Signal, Sleep, WcOpcode, WcStatus, WrId,
 };
 
 /// Slow path of a driver: one adapter port (or a pretended one). Used by the control thread.
@@ -174,7 +175,7 @@ pub trait PollGroup {
     /// reaped. [`QpState::Reset`] for an unknown index.
     fn state(&self, qp: QpIndex) -> QpState;
 
-    /// Posts a WRITE of the concatenated pieces `from` (at most `send_sge`) to `to`.
+    /// Posts a WRITE of `payload` to `to`.
     ///
     /// Needs state RTS. Inline bytes are read now; bytes by reference later, at the latest when the request
     /// is covered by a completion. Costs one send slot.
@@ -185,9 +186,8 @@ pub trait PollGroup {
         &mut self,
         qp: QpIndex,
         wr: WrId,
-        from: &[Sge],
+        payload: Payload<'_>,
         to: RemoteSpan,
-        placement: Placement,
         signal: Signal,
     ) -> Result<(), PostError>;
 
@@ -197,22 +197,17 @@ pub trait PollGroup {
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted then.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the fields of a work request, in its order"
-    )]
     fn post_write_imm(
         &mut self,
         qp: QpIndex,
         wr: WrId,
-        from: &[Sge],
+        payload: Payload<'_>,
         to: RemoteSpan,
         imm: u32,
-        placement: Placement,
         signal: Signal,
     ) -> Result<(), PostError>;
 
-    /// Posts a SEND of registered memory. Needs state RTS; costs one send slot.
+    /// Posts a SEND of `payload`. Needs state RTS; costs one send slot.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted then.
@@ -220,20 +215,7 @@ pub trait PollGroup {
         &mut self,
         qp: QpIndex,
         wr: WrId,
-        from: &[Sge],
-        placement: Placement,
-        signal: Signal,
-    ) -> Result<(), PostError>;
-
-    /// Posts a SEND of ordinary memory, always inline.
-    ///
-    /// # Errors
-    /// [`PostError`], among them [`PostError::InlineTooLong`]; nothing was posted then.
-    fn post_send_bytes(
-        &mut self,
-        qp: QpIndex,
-        wr: WrId,
-        message: &[u8],
+        payload: Payload<'_>,
         signal: Signal,
     ) -> Result<(), PostError>;
 

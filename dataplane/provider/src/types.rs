@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use pollux_ring::Wake;
+use pollux_ring::{Region, Wake};
 
 /// The caller's name for a work request; comes back in its [`Completion`]. The driver never reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,14 +57,31 @@ pub enum Signal {
     Unsignaled,
 }
 
-/// How the bytes of a work request reach the adapter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// Copied at post: the source may be reused as soon as the post returns. At most
-    /// [`QpCaps::inline_bytes`] bytes, inclusive.
-    Inline,
-    /// Read later: the source must stay unchanged until the request is covered by a completion.
-    ByReference,
+/// Mapped memory that an inline post copies from. No registration and no key are needed: the
+/// processor reads the bytes, not the adapter.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// The memory.
+    pub region: &'a Region,
+    /// First byte, from the start of the region.
+    pub offset: usize,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// The bytes of a SEND or WRITE, and how they reach the adapter. Said with each post: there is no
+/// inline flag that could survive from the last one.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// Copied at post, one piece after the other, at most [`QpCaps::send_sge`] of them: the memory may
+    /// be reused as soon as the post returns. Together at most [`QpCaps::inline_bytes`] bytes,
+    /// inclusive.
+    Inline(&'a [Piece<'a>]),
+    /// As [`Payload::Inline`], from ordinary memory.
+    InlineBytes(&'a [u8]),
+    /// Read later, one piece after the other, at most [`QpCaps::send_sge`] of them: the memory must
+    /// stay unchanged until the request is covered by a completion.
+    ByReference(&'a [Sge]),
 }
 
 /// How a work request ended (verbs `ibv_wc_status`).
@@ -163,7 +180,7 @@ pub struct QpCaps {
     pub send_sge: u32,
     /// Pieces per receive.
     pub recv_sge: u32,
-    /// Longest message, in bytes and inclusive, that may be posted [`Placement::Inline`].
+    /// Longest message, in bytes and inclusive, that may be posted inline ([`Payload`]).
     pub inline_bytes: u32,
 }
 
@@ -301,6 +318,9 @@ pub struct DeviceLimits {
     pub mr_max: u32,
     /// Longest WRITE by reference, bytes.
     pub message_bytes_max: u32,
+    /// Longest WRITE that is worth posting inline, bytes, where more is granted: longer ones arrive
+    /// sooner by reference. As measured with this driver; `u32::MAX` where nobody has measured.
+    pub inline_worth_bytes: u32,
 }
 
 /// What is asked of [`crate::Device::create_poll_group`].

@@ -1,10 +1,12 @@
 //! A place in the worker's table of connections.
 
 use crate::mailbox::{ConnId, ConnSpec, LinkId, Owner};
+use arrayvec::ArrayVec;
 use pollux_attach::shared::{SlotNews, SlotState, Submission, SubmissionOp};
-use pollux_proto::conn::{Conn, ConnTimer};
+use pollux_proto::conn::{Conn, ConnTimer, Write};
 use pollux_proto::error::Misuse;
 use pollux_proto::event::EventSet;
+use pollux_provider::{Lkey, Piece, Rkey, Sge};
 use pollux_ring::Region;
 use pollux_wire::cdc;
 
@@ -14,10 +16,10 @@ pub struct OpenConn {
     pub(crate) proto: Conn,
     pub(crate) owner: Owner,
     pub(crate) peer_addr: u64,
-    pub(crate) peer_rkey: pollux_provider::Rkey,
-    pub(crate) lkey: pollux_provider::Lkey,
+    pub(crate) peer_rkey: Rkey,
+    lkey: Lkey,
     /// Address of the sndbuf's first byte, as a work request names it.
-    pub(crate) sndbuf_addr: u64,
+    sndbuf_addr: u64,
     sndbuf: Region,
     sndbuf_offset: usize,
     sndbuf_bytes: u32,
@@ -80,6 +82,34 @@ impl OpenConn {
     /// Whether the adapter is done with everything that was sent from the sndbuf.
     pub(crate) fn is_reclaimed(&self) -> bool {
         self.proto.reclaimed_total() >= self.proto.sent_total()
+    }
+
+    /// The bytes of a WRITE where the processor finds them.
+    #[inline]
+    pub(crate) fn pieces(&self, write: &Write) -> ArrayVec<Piece<'_>, 2> {
+        let mut pieces = ArrayVec::new();
+        for piece in &write.pieces {
+            pieces.push(Piece {
+                region: &self.sndbuf,
+                offset: self.sndbuf_offset + piece.offset as usize,
+                length: piece.len,
+            });
+        }
+        pieces
+    }
+
+    /// The bytes of a WRITE where the adapter finds them.
+    #[inline]
+    pub(crate) fn registered_pieces(&self, write: &Write) -> ArrayVec<Sge, 2> {
+        let mut pieces = ArrayVec::new();
+        for piece in &write.pieces {
+            pieces.push(Sge {
+                addr: self.sndbuf_addr + u64::from(piece.offset),
+                length: piece.len,
+                lkey: self.lkey,
+            });
+        }
+        pieces
     }
 
     /// Size of the sndbuf.

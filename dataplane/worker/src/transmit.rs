@@ -7,9 +7,8 @@ use crate::conn::{Held, OpenConn, at};
 use crate::core::Core;
 use crate::link::{Covered, Link, LinkState};
 use crate::mailbox::{ConnId, LinkId, LlcBytes};
-use arrayvec::ArrayVec;
-use pollux_proto::conn::{NeedsCompletion, Placement as Plan, Transmit, Write};
-use pollux_provider::{Placement, PollGroup, PostError, RemoteSpan, Sge, Signal, WcStatus};
+use pollux_proto::conn::{NeedsCompletion, Placement, Transmit, Write};
+use pollux_provider::{Payload, PollGroup, PostError, RemoteSpan, Sge, Signal, WcStatus};
 use pollux_wire::cdc::CDC_BYTES;
 
 /// Whether a connection has more to send than its turn allowed.
@@ -30,31 +29,22 @@ fn post_write<G: PollGroup>(
     open: &OpenConn,
     write: &Write,
 ) -> Result<(), PostError> {
-    let mut from: ArrayVec<Sge, 2> = ArrayVec::new();
-    for piece in &write.pieces {
-        from.push(Sge {
-            addr: open.sndbuf_addr + u64::from(piece.offset),
-            length: piece.len,
-            lkey: open.lkey,
-        });
-    }
     let to = RemoteSpan {
         addr: open.peer_addr + u64::from(write.to_offset),
         rkey: open.peer_rkey,
     };
-    let placement = match write.placement {
-        Plan::Inline => Placement::Inline,
-        Plan::ByReference => Placement::ByReference,
-    };
-    group.post_write(
-        link.qp,
-        link.next_wr(),
-        &from,
-        to,
-        placement,
-        Signal::Unsignaled,
-    )?;
-    link.count_posted(Signal::Unsignaled);
+    let (qp, wr, signal) = (link.qp, link.next_wr(), Signal::Unsignaled);
+    match write.placement {
+        Placement::Inline => {
+            let pieces = open.pieces(write);
+            group.post_write(qp, wr, Payload::Inline(&pieces), to, signal)?;
+        }
+        Placement::ByReference => {
+            let pieces = open.registered_pieces(write);
+            group.post_write(qp, wr, Payload::ByReference(&pieces), to, signal)?;
+        }
+    }
+    link.count_posted(signal);
     Ok(())
 }
 
@@ -67,7 +57,8 @@ fn post_message<G: PollGroup>(
     signal: Signal,
 ) -> Result<(), PostError> {
     if message.len() <= link.inline.messages as usize {
-        group.post_send_bytes(link.qp, link.next_wr(), message, signal)?;
+        let payload = Payload::InlineBytes(message);
+        group.post_send(link.qp, link.next_wr(), payload, signal)?;
     } else {
         let offset = link.send_slot_offset();
         let region = &link.send.span.region;
@@ -80,13 +71,8 @@ fn post_message<G: PollGroup>(
             length: message.len() as u32,
             lkey: link.send.span.lkey,
         }];
-        group.post_send(
-            link.qp,
-            link.next_wr(),
-            &from,
-            Placement::ByReference,
-            signal,
-        )?;
+        let payload = Payload::ByReference(&from);
+        group.post_send(link.qp, link.next_wr(), payload, signal)?;
     }
     link.count_posted(signal);
     Ok(())

@@ -159,11 +159,11 @@ fn run_to_the_end(nodes: &mut [StreamNode; 2], clock: &ManualClock, total: usize
 fn random_pieces_on_many_connections_with_tiny_rings_arrive_whole() {
     for (ring_bytes, inline_bytes) in [(1, 256), (2, 0), (7, 256), (64, 44), (100, 0), (257, 256)] {
         let sizes = Sizes {
-            ring_bytes,
             inline_bytes,
             conns: 12,
             ..Sizes::default()
-        };
+        }
+        .with_rings(ring_bytes);
         let total = (ring_bytes as usize * 97).max(500);
         let (mut nodes, clock) = nodes(sizes, total, 2 * ring_bytes as usize + 1);
         run_to_the_end(&mut nodes, &clock, total);
@@ -176,10 +176,10 @@ fn connections_that_exceed_the_send_queue_many_times_all_make_progress() {
         // The smallest queue that a link may have.
         send_wr: pollux_worker::SEND_QUEUE_MIN,
         recv_wr: 16,
-        ring_bytes: 1024,
         conns: 60,
         ..Sizes::default()
-    };
+    }
+    .with_rings(1024);
     let total = 100_000;
     let (mut nodes, clock) = nodes(sizes, total, 1500);
     let received = |nodes: &[StreamNode; 2]| -> Vec<usize> {

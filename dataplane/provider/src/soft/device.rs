@@ -20,6 +20,10 @@ use crate::{
     RegisterError, RtrAttr, RtsAttr, rnr_timer_ns,
 };
 
+/// A WRITE and the message that announces it are read line by line: up to two lines for the WRITE, they
+/// come together; with more, each costs a transfer, and the two of a WRITE by reference are fewer.
+const INLINE_WORTH_BYTES: u32 = 96;
+
 /// Largest sizes of every soft device.
 const LIMITS: DeviceLimits = DeviceLimits {
     send_wr_max: 4096,
@@ -30,6 +34,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     cq_entries_max: 1 << 22,
     mr_max: 65_536,
     message_bytes_max: MESSAGE_BYTES_MAX,
+    inline_worth_bytes: INLINE_WORTH_BYTES,
 };
 
 /// How a soft device is to look.
@@ -200,7 +205,7 @@ impl SoftDevice {
     }
 
     /// Lets the `nth` creation of a queue pair from now on fail with `errno` (1 is the next one): how callers
-    /// test their error paths.
+    /// test their error paths. Several calls add up; a second one for the same creation replaces the first.
     pub fn refuse_creation(&self, nth: u64, errno: Errno) {
         self.shared.refuse_creation(nth, errno);
     }

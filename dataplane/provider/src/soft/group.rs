@@ -18,7 +18,7 @@ use super::qp_target::Arrivals;
 use super::shared::{MrEntry, Shared};
 use super::table::View;
 use crate::{
-    AdoptError, AdoptRefusal, Armed, Completion, FlushError, GroupId, Placement, PollGroup,
+    AdoptError, AdoptRefusal, Armed, Completion, FlushError, GroupId, Payload, PollGroup,
     PostError, QpCaps, QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WrId,
 };
 
@@ -286,9 +286,8 @@ impl PollGroup for SoftGroup {
         &mut self,
         qp: QpIndex,
         wr: WrId,
-        from: &[Sge],
+        payload: Payload<'_>,
         to: RemoteSpan,
-        placement: Placement,
         signal: Signal,
     ) -> Result<(), PostError> {
         let (core, mrs) = self.for_post(qp)?;
@@ -296,7 +295,7 @@ impl PollGroup for SoftGroup {
             addr: to.addr,
             rkey: to.rkey.0,
         };
-        core.post_pieces(mrs, Work { wr, verb, signal }, from, placement)
+        core.post(mrs, Work { wr, verb, signal }, payload)
     }
 
     #[inline]
@@ -304,10 +303,9 @@ impl PollGroup for SoftGroup {
         &mut self,
         qp: QpIndex,
         wr: WrId,
-        from: &[Sge],
+        payload: Payload<'_>,
         to: RemoteSpan,
         imm: u32,
-        placement: Placement,
         signal: Signal,
     ) -> Result<(), PostError> {
         let (core, mrs) = self.for_post(qp)?;
@@ -316,7 +314,7 @@ impl PollGroup for SoftGroup {
             rkey: to.rkey.0,
             imm,
         };
-        core.post_pieces(mrs, Work { wr, verb, signal }, from, placement)
+        core.post(mrs, Work { wr, verb, signal }, payload)
     }
 
     #[inline]
@@ -324,40 +322,12 @@ impl PollGroup for SoftGroup {
         &mut self,
         qp: QpIndex,
         wr: WrId,
-        from: &[Sge],
-        placement: Placement,
+        payload: Payload<'_>,
         signal: Signal,
     ) -> Result<(), PostError> {
         let (core, mrs) = self.for_post(qp)?;
-        core.post_pieces(
-            mrs,
-            Work {
-                wr,
-                verb: Verb::Send,
-                signal,
-            },
-            from,
-            placement,
-        )
-    }
-
-    #[inline]
-    fn post_send_bytes(
-        &mut self,
-        qp: QpIndex,
-        wr: WrId,
-        message: &[u8],
-        signal: Signal,
-    ) -> Result<(), PostError> {
-        let (core, _) = self.for_post(qp)?;
-        core.post_bytes(
-            Work {
-                wr,
-                verb: Verb::Send,
-                signal,
-            },
-            message,
-        )
+        let verb = Verb::Send;
+        core.post(mrs, Work { wr, verb, signal }, payload)
     }
 
     #[inline]

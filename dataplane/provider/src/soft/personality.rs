@@ -29,11 +29,17 @@ pub enum Personality {
     None,
     /// Ignores what is asked and grants this many bytes (at most [`INLINE_BYTES_MAX`]).
     AcceptsAllGives(u32),
+    /// Depth and inline size share a budget: a send queue whose entries of inline size plus 64 B need
+    /// more than this many bytes together is refused with ENOMEM; else what is asked is granted (at most
+    /// [`INLINE_BYTES_MAX`]).
+    Budget(u32),
 }
 
 /// Largest inline size any personality grants, bytes.
 pub const INLINE_BYTES_MAX: u32 = 4096;
 
+/// Part of an entry that is not payload, for a personality with a budget.
+const BUDGET_ENTRY_OVERHEAD: u64 = 64;
 /// Largest work queue entry of the mlx5-like personality, bytes.
 const MLX5_ENTRY_BYTES_MAX: u32 = 1024;
 /// Part of such an entry that is not payload: control 16, remote address 16, inline header 4.
@@ -63,7 +69,10 @@ impl Personality {
     /// IEEE OUI reported as vendor id (PCI vendor for makers that report that), 24 bits.
     pub fn vendor_id(self) -> u32 {
         match self {
-            Personality::Generic | Personality::None | Personality::AcceptsAllGives(_) => 0xff_ffff,
+            Personality::Generic
+            | Personality::None
+            | Personality::AcceptsAllGives(_)
+            | Personality::Budget(_) => 0xff_ffff,
             Personality::Mlx5Like => 0x02c9,
             Personality::IrdmaGen1 | Personality::IrdmaGen2 | Personality::IrdmaGen3 => 0x8086,
             Personality::Erdma => 0x1ded,
@@ -73,7 +82,10 @@ impl Personality {
     /// Part number reported.
     pub fn vendor_part_id(self) -> u32 {
         match self {
-            Personality::Generic | Personality::None | Personality::AcceptsAllGives(_) => 0,
+            Personality::Generic
+            | Personality::None
+            | Personality::AcceptsAllGives(_)
+            | Personality::Budget(_) => 0,
             Personality::Mlx5Like => 0x1017,
             Personality::IrdmaGen1 => 0x37d2,
             Personality::IrdmaGen2 => 0x1592,
@@ -84,17 +96,7 @@ impl Personality {
 
     /// Inline size granted for `asked`, or how the device refuses.
     pub(crate) fn grant_inline(self, asked: &QpCaps) -> Result<u32, Refusal> {
-        let at_most = |limit: u32| {
-            if asked.inline_bytes <= limit {
-                return Ok(limit);
-            }
-            let wanted = asked.inline_bytes;
-            let hint = format!("{wanted} B inline asked, this device has at most {limit}");
-            Err(Refusal {
-                errno: Errno::INVAL,
-                hint,
-            })
-        };
+        let at_most = |limit: u32| fits(asked.inline_bytes, limit).map(|()| limit);
         match self {
             Personality::Generic => at_most(256),
             Personality::Mlx5Like => mlx5_inline(asked),
@@ -104,8 +106,41 @@ impl Personality {
             Personality::Erdma => at_most(96),
             Personality::None => at_most(0),
             Personality::AcceptsAllGives(bytes) => Ok(bytes.min(INLINE_BYTES_MAX)),
+            Personality::Budget(bytes) => {
+                fits(asked.inline_bytes, INLINE_BYTES_MAX)?;
+                budget_inline(asked, bytes)
+            }
         }
     }
+}
+
+/// Refuses an inline size over a fixed limit.
+fn fits(wanted: u32, limit: u32) -> Result<(), Refusal> {
+    if wanted <= limit {
+        return Ok(());
+    }
+    let hint = format!("{wanted} B inline asked, this device has at most {limit}");
+    Err(Refusal {
+        errno: Errno::INVAL,
+        hint,
+    })
+}
+
+fn budget_inline(asked: &QpCaps, budget_bytes: u32) -> Result<u32, Refusal> {
+    let entry_bytes = u64::from(asked.inline_bytes) + BUDGET_ENTRY_OVERHEAD;
+    let queue_bytes = entry_bytes * u64::from(asked.send_wr);
+    if queue_bytes <= u64::from(budget_bytes) {
+        return Ok(asked.inline_bytes);
+    }
+    let hint = format!(
+        "{} entries of {entry_bytes} B need {queue_bytes} B, a send queue has {budget_bytes}: ask for \
+         less inline or less depth",
+        asked.send_wr
+    );
+    Err(Refusal {
+        errno: Errno::NOMEM,
+        hint,
+    })
 }
 
 fn mlx5_inline(asked: &QpCaps) -> Result<u32, Refusal> {
@@ -148,6 +183,7 @@ impl fmt::Display for Personality {
             Personality::Erdma => "erdma",
             Personality::None => "none",
             Personality::AcceptsAllGives(bytes) => return write!(f, "gives-{bytes}"),
+            Personality::Budget(bytes) => return write!(f, "budget-{bytes}"),
         })
     }
 }
@@ -156,7 +192,7 @@ impl fmt::Display for Personality {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{0}\" is no device personality: use generic, mlx5, irdma-gen1, irdma-gen2, irdma-gen3, erdma, \
-     none, or gives-N with N from 0 to {INLINE_BYTES_MAX}"
+     none, gives-N with N from 0 to {INLINE_BYTES_MAX}, or budget-N with N up to 4294967295"
 )]
 pub struct UnknownPersonality(pub String);
 
@@ -167,10 +203,16 @@ impl FromStr for Personality {
         if let Some(personality) = Self::NAMED.into_iter().find(|p| p.to_string() == name) {
             return Ok(personality);
         }
-        name.strip_prefix("gives-")
-            .and_then(|bytes| bytes.parse().ok())
-            .filter(|bytes| *bytes <= INLINE_BYTES_MAX)
+        let number = |prefix| {
+            let digits = name.strip_prefix(prefix)?;
+            // A sign would parse, and print back as another name.
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| digits.parse::<u32>().ok()).flatten()
+        };
+        let gives = number("gives-").filter(|bytes| *bytes <= INLINE_BYTES_MAX);
+        gives
             .map(Personality::AcceptsAllGives)
+            .or_else(|| number("budget-").map(Personality::Budget))
             .ok_or_else(|| UnknownPersonality(name.to_owned()))
     }
 }
@@ -223,6 +265,24 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_is_shared_by_depth_and_size_and_refuses_with_enomem_above() {
+        let grant =
+            |depth, inline| Personality::Budget(8192 * 96).grant_inline(&asked(depth, inline));
+        assert_eq!(grant(8192, 32), Ok(32));
+        let refusal = grant(8192, 33).unwrap_err();
+        assert_eq!(refusal.errno, Errno::NOMEM);
+        assert!(refusal.hint.contains("786432"), "{}", refusal.hint);
+        assert_eq!(grant(2457, 256), Ok(256));
+        assert_eq!(grant(2458, 256).unwrap_err().errno, Errno::NOMEM);
+        assert_eq!(grant(12_288, 0), Ok(0));
+        assert_eq!(grant(12_289, 0).unwrap_err().errno, Errno::NOMEM);
+        let wide = Personality::Budget(u32::MAX);
+        assert_eq!(wide.grant_inline(&asked(48, 4096)), Ok(4096));
+        let refusal = wide.grant_inline(&asked(48, 4097)).unwrap_err();
+        assert_eq!(refusal.errno, Errno::INVAL);
+    }
+
+    #[test]
     fn accepts_all_gives_its_own_size() {
         assert_eq!(
             Personality::AcceptsAllGives(17).grant_inline(&asked(48, 4000)),
@@ -240,11 +300,21 @@ mod tests {
             assert_eq!(personality.to_string().parse(), Ok(personality));
         }
         assert_eq!("gives-33".parse(), Ok(Personality::AcceptsAllGives(33)));
+        assert_eq!("budget-81920".parse(), Ok(Personality::Budget(81920)));
+        assert_eq!(Personality::Budget(7).to_string(), "budget-7");
         let refusal = "mlx6".parse::<Personality>().unwrap_err().to_string();
         assert!(
             refusal.contains("\"mlx6\"") && refusal.contains("irdma-gen2"),
             "{refusal}"
         );
-        assert!("gives-5000".parse::<Personality>().is_err());
+        for name in [
+            "gives-5000",
+            "gives-+5",
+            "gives-",
+            "budget-4294967296",
+            "budget-x",
+        ] {
+            assert!(name.parse::<Personality>().is_err(), "{name}");
+        }
     }
 }

@@ -11,8 +11,8 @@ use super::qp::{Core, Link, NEVER, NOTICE_LINES, RecvRecord, SendRecord, Told, W
 use super::shared::{MrEntry, by_lkey};
 use super::table::View;
 use crate::{
-    Completion, DeviceEvent, Placement, PostError, QpErrorCause, QpState, Sge, Signal, WcOpcode,
-    WcStatus, WrId,
+    Completion, DeviceEvent, Payload, Piece, PostError, QpErrorCause, QpState, Region, Sge, Signal,
+    WcOpcode, WcStatus, WrId,
 };
 
 /// A send or WRITE to be posted.
@@ -23,53 +23,72 @@ pub(super) struct Work {
     pub(super) signal: Signal,
 }
 
-/// A local piece after its key and bounds were checked.
+/// A registered piece after its key and bounds were checked.
 #[derive(Clone, Copy)]
-struct Piece<'a> {
+struct Registered<'a> {
     mr: &'a MrEntry,
     offset: usize,
     len: u32,
 }
 
-type Pieces<'a> = ArrayVec<Piece<'a>, PIECES_MAX>;
+type Pieces<'a> = ArrayVec<Registered<'a>, PIECES_MAX>;
+
+/// For the counters.
+#[derive(Clone, Copy)]
+enum Placement {
+    Inline,
+    ByReference,
+}
 
 impl Core {
-    /// Posts registered memory.
-    pub(super) fn post_pieces(
+    /// Posts a send or WRITE.
+    #[inline]
+    pub(super) fn post(
         &mut self,
         mrs: &View<MrEntry>,
         work: Work,
-        from: &[Sge],
-        placement: Placement,
+        payload: Payload<'_>,
     ) -> Result<(), PostError> {
         self.may_send()?;
-        // Nearly everything that is posted: one piece, inline.
-        if let ([sge], Placement::Inline) = (from, placement) {
-            let piece = check_piece(mrs, sge)?;
-            self.check_inline(u64::from(sge.length))?;
-            let mut at = piece.offset;
-            self.post_carried(work, sge.length as usize, |place| {
-                piece.copy_out(at, place);
-                at += place.len();
-            })?;
-            self.count_post(work.verb, u64::from(sge.length), placement);
-            return Ok(());
-        }
-        let (pieces, bytes) = self.check_pieces(mrs, from)?;
-        match placement {
-            Placement::Inline => {
-                self.check_inline(bytes)?;
-                self.post_carried(work, bytes as usize, gather(&pieces))?;
+        let (bytes, placement) = match payload {
+            Payload::Inline(pieces) => (self.post_inline(work, pieces)?, Placement::Inline),
+            Payload::InlineBytes(message) => (self.post_bytes(work, message)?, Placement::Inline),
+            Payload::ByReference(from) => {
+                let (pieces, bytes) = self.check_pieces(mrs, from)?;
+                self.post_referenced(work, bytes, &pieces)?;
+                (bytes, Placement::ByReference)
             }
-            Placement::ByReference => self.post_referenced(work, bytes, &pieces)?,
-        }
+        };
         self.count_post(work.verb, bytes, placement);
         Ok(())
     }
 
-    /// Posts ordinary memory, inline.
-    pub(super) fn post_bytes(&mut self, work: Work, message: &[u8]) -> Result<(), PostError> {
-        self.may_send()?;
+    /// Posts mapped memory, inline; gives the number of bytes.
+    #[inline]
+    fn post_inline(&mut self, work: Work, pieces: &[Piece<'_>]) -> Result<u64, PostError> {
+        // Nearly everything that is posted is one piece.
+        if let [piece] = pieces {
+            check_bounds(piece)?;
+            let bytes = u64::from(piece.length);
+            self.check_inline(bytes)?;
+            let mut at = piece.offset;
+            self.post_carried(work, piece.length as usize, |place| {
+                copy_out(piece.region, at, place);
+                at += place.len();
+            })?;
+            return Ok(bytes);
+        }
+        self.check_count(pieces.len())?;
+        pieces.iter().try_for_each(check_bounds)?;
+        let bytes = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        self.check_inline(bytes)?;
+        self.post_carried(work, bytes as usize, gather(pieces))?;
+        Ok(bytes)
+    }
+
+    /// Posts ordinary memory, inline; gives the number of bytes.
+    #[inline]
+    fn post_bytes(&mut self, work: Work, message: &[u8]) -> Result<u64, PostError> {
         let bytes = message.len() as u64;
         self.check_inline(bytes)?;
         let mut rest = message;
@@ -78,8 +97,7 @@ impl Core {
             place.copy_from_slice(now);
             rest = later;
         })?;
-        self.count_post(work.verb, bytes, Placement::Inline);
-        Ok(())
+        Ok(bytes)
     }
 
     /// Posts a receive.
@@ -131,13 +149,7 @@ impl Core {
         mrs: &'a View<MrEntry>,
         from: &[Sge],
     ) -> Result<(Pieces<'a>, u64), PostError> {
-        let limit = self.caps.send_sge;
-        if from.len() > limit as usize {
-            return Err(PostError::TooManySges {
-                pieces: from.len(),
-                limit,
-            });
-        }
+        self.check_count(from.len())?;
         let mut pieces = Pieces::new();
         let mut bytes = 0;
         for sge in from {
@@ -145,6 +157,15 @@ impl Core {
             pieces.push(check_piece(mrs, sge)?);
         }
         Ok((pieces, bytes))
+    }
+
+    #[inline]
+    fn check_count(&self, pieces: usize) -> Result<(), PostError> {
+        let limit = self.caps.send_sge;
+        if pieces > limit as usize {
+            return Err(PostError::TooManySges { pieces, limit });
+        }
+        Ok(())
     }
 
     #[inline]
@@ -187,7 +208,7 @@ impl Core {
         if bytes > u64::from(MESSAGE_BYTES_MAX) {
             return Err(too_long(MESSAGE_BYTES_MAX));
         }
-        let source = |piece: &Piece<'_>| {
+        let source = |piece: &Registered<'_>| {
             let (offset, len) = (piece.offset as u64, piece.len);
             piece.mr.export.map(|export| Source {
                 export,
@@ -201,7 +222,9 @@ impl Core {
             if bytes > u64::from(CARRIED_BYTES_MAX) {
                 return Err(too_long(CARRIED_BYTES_MAX));
             }
-            return self.post_carried(work, bytes as usize, gather(pieces));
+            let pieces: ArrayVec<Piece<'_>, PIECES_MAX> =
+                pieces.iter().map(Registered::mapped).collect();
+            return self.post_carried(work, bytes as usize, gather(&pieces));
         };
         if !self.open {
             self.record(work, bytes as u32, NEVER);
@@ -493,40 +516,67 @@ pub(super) enum PeerRing {
 }
 
 #[inline(always)]
-fn check_piece<'a>(mrs: &'a View<MrEntry>, sge: &Sge) -> Result<Piece<'a>, PostError> {
+fn check_piece<'a>(mrs: &'a View<MrEntry>, sge: &Sge) -> Result<Registered<'a>, PostError> {
     let &Sge { addr, length, lkey } = sge;
     let mr = by_lkey(mrs, lkey).ok_or(PostError::BadLkey(lkey.0))?;
     let offset = mr.offset(addr, u64::from(length));
     let offset = offset.ok_or(PostError::OutOfRegion { addr, length })?;
-    Ok(Piece {
+    Ok(Registered {
         mr,
         offset,
         len: length,
     })
 }
 
-impl Piece<'_> {
-    /// Copies bytes from `at` in the region on, which lie inside the piece.
-    #[inline(always)]
-    fn copy_out(&self, at: usize, place: &mut [u8]) {
-        // The piece was checked against the registration, which lies in the region.
-        let copied = self.mr.region.copy_out(at, place);
-        debug_assert!(copied.is_ok(), "{copied:?}");
+impl<'a> Registered<'a> {
+    /// The same piece without its registration.
+    fn mapped(&self) -> Piece<'a> {
+        Piece {
+            region: &self.mr.region,
+            offset: self.offset,
+            length: self.len,
+        }
     }
 }
 
+/// Whether an inline piece lies in its memory.
+#[inline(always)]
+fn check_bounds(piece: &Piece<'_>) -> Result<(), PostError> {
+    let &Piece {
+        region,
+        offset,
+        length,
+    } = piece;
+    let region_bytes = region.len();
+    if offset > region_bytes || length as usize > region_bytes - offset {
+        return Err(PostError::PieceOutOfBounds {
+            offset,
+            length,
+            region_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Copies bytes from `at` on, which lie inside a piece whose bounds were checked.
+#[inline(always)]
+fn copy_out(region: &Region, at: usize, place: &mut [u8]) {
+    let copied = region.copy_out(at, place);
+    debug_assert!(copied.is_ok(), "{copied:?}");
+}
+
 /// Fills places with the bytes of pieces, one after the other.
-fn gather<'a>(pieces: &'a Pieces<'a>) -> impl FnMut(&mut [u8]) + 'a {
+fn gather<'a>(pieces: &'a [Piece<'a>]) -> impl FnMut(&mut [u8]) + 'a {
     let mut at = 0;
     let mut done = 0;
     move |mut place| {
         while let Some(piece) = pieces.get(at).filter(|_| !place.is_empty()) {
-            let take = place.len().min(piece.len as usize - done);
+            let take = place.len().min(piece.length as usize - done);
             let (now, later) = place.split_at_mut(take);
-            piece.copy_out(piece.offset + done, now);
+            copy_out(piece.region, piece.offset + done, now);
             place = later;
             done += take;
-            if done == piece.len as usize {
+            if done == piece.length as usize {
                 at += 1;
                 done = 0;
             }

@@ -3,7 +3,7 @@
 //! Everything here is slow path. The only thing a worker looks at each pass is the **epoch**: one word that
 //! grows with every change that may concern it. When it has grown, the group catches up under the locks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -168,7 +168,8 @@ struct State {
     next_qpn: u32,
     next_group: u32,
     create_qp_calls: u64,
-    refuse_creation: Option<(u64, Errno)>,
+    /// Injected refusals that are still to come, by the number of the creation.
+    refuse_creation: BTreeMap<u64, Errno>,
 }
 
 /// The shared part of a soft device.
@@ -262,26 +263,26 @@ impl Shared {
         }
     }
 
-    /// Lets the `nth` creation of a queue pair from now on (1 = the next) fail with `errno`.
+    /// Lets the `nth` creation of a queue pair from now on (1 = the next) fail with `errno`, besides
+    /// those that were told before.
     pub(crate) fn refuse_creation(&self, nth: u64, errno: Errno) {
         let mut state = lock(&self.state);
-        state.refuse_creation = Some((state.create_qp_calls + nth, errno));
+        let at = state.create_qp_calls + nth;
+        state.refuse_creation.insert(at, errno);
     }
 
     /// Counts a creation; the injected refusal if it is its turn.
     pub(crate) fn count_creation(&self, asked: QpCaps) -> Result<(), CreateQpError> {
         let mut state = lock(&self.state);
         state.create_qp_calls += 1;
-        match state.refuse_creation {
-            Some((at, errno)) if at == state.create_qp_calls => {
-                state.refuse_creation = None;
-                Err(CreateQpError {
-                    errno,
-                    asked,
-                    hint: "this refusal was asked for".to_owned(),
-                })
-            }
-            Some(_) | None => Ok(()),
+        let this = state.create_qp_calls;
+        match state.refuse_creation.remove(&this) {
+            Some(errno) => Err(CreateQpError {
+                errno,
+                asked,
+                hint: "this refusal was asked for".to_owned(),
+            }),
+            None => Ok(()),
         }
     }
 

@@ -5,11 +5,45 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use pollux_provider::soft::{DeviceOptions, Fabric, Personality, SoftDevice, open_shm};
 use pollux_provider::{
-    Access, Completion, Device, Mr, Placement, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex,
-    QpKind, QpSpec, Region, RemoteSpan, RtrAttr, RtsAttr, Sge, Signal, Wake, WcOpcode, WcStatus,
-    WrId,
+    Access, Completion, Device, Mr, Payload, Piece, PollGroup, PollGroupSpec, PostError, Qp,
+    QpCaps, QpIndex, QpKind, QpSpec, Region, RemoteSpan, RtrAttr, RtsAttr, Sge, Signal, Wake,
+    WcOpcode, WcStatus, WrId,
 };
 use pollux_ring::{Pages, Pool, Segment};
+
+/// How a test wants its bytes to reach the adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placement {
+    Inline,
+    ByReference,
+}
+
+/// Calls `post` with a payload of pieces of these memories.
+fn with_payload<T>(
+    memories: [(&Region, &Mr); 2],
+    from: &[Sge],
+    how: Placement,
+    post: impl FnOnce(Payload<'_>) -> T,
+) -> T {
+    match how {
+        Placement::ByReference => post(Payload::ByReference(from)),
+        Placement::Inline => {
+            let mapped = |sge: &Sge| {
+                let (region, mr) = memories
+                    .into_iter()
+                    .find(|(_, mr)| mr.lkey() == sge.lkey)
+                    .expect("one of the two memories");
+                Piece {
+                    region,
+                    offset: (sge.addr - mr.addr()) as usize,
+                    length: sge.length,
+                }
+            };
+            let pieces: Vec<Piece<'_>> = from.iter().map(mapped).collect();
+            post(Payload::Inline(&pieces))
+        }
+    }
+}
 
 /// Makes tests of cases, one per carrier.
 macro_rules! on_every_bed {
@@ -239,10 +273,62 @@ impl<D: Device> End<D> {
             .expect("receive");
     }
 
+    pub(crate) fn try_send(
+        &mut self,
+        wr: u64,
+        from: &[Sge],
+        how: Placement,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let memories = [(&self.shared, &self.mr), (&self.pool, &self.private)];
+        let (group, qp) = (&mut self.group, self.qp);
+        with_payload(memories, from, how, |payload| {
+            group.post_send(qp, WrId(wr), payload, signal)
+        })
+    }
+
+    pub(crate) fn try_write(
+        &mut self,
+        wr: u64,
+        from: &[Sge],
+        to: RemoteSpan,
+        how: Placement,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let memories = [(&self.shared, &self.mr), (&self.pool, &self.private)];
+        let (group, qp) = (&mut self.group, self.qp);
+        with_payload(memories, from, how, |payload| {
+            group.post_write(qp, WrId(wr), payload, to, signal)
+        })
+    }
+
+    pub(crate) fn try_write_imm(
+        &mut self,
+        wr: u64,
+        from: &[Sge],
+        (to, imm): (RemoteSpan, u32),
+        how: Placement,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let memories = [(&self.shared, &self.mr), (&self.pool, &self.private)];
+        let (group, qp) = (&mut self.group, self.qp);
+        with_payload(memories, from, how, |payload| {
+            group.post_write_imm(qp, WrId(wr), payload, to, imm, signal)
+        })
+    }
+
+    pub(crate) fn try_send_bytes(
+        &mut self,
+        wr: u64,
+        message: &[u8],
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        let payload = Payload::InlineBytes(message);
+        self.group.post_send(self.qp, WrId(wr), payload, signal)
+    }
+
     pub(crate) fn send(&mut self, wr: u64, message: &[u8], signal: Signal) {
-        self.group
-            .post_send_bytes(self.qp, WrId(wr), message, signal)
-            .expect("send");
+        self.try_send_bytes(wr, message, signal).expect("send");
     }
 
     pub(crate) fn write(
@@ -253,9 +339,7 @@ impl<D: Device> End<D> {
         how: Placement,
         signal: Signal,
     ) {
-        self.group
-            .post_write(self.qp, WrId(wr), &[from], to, how, signal)
-            .expect("write");
+        self.try_write(wr, &[from], to, how, signal).expect("write");
     }
 
     pub(crate) fn flush(&mut self) {

@@ -1,11 +1,11 @@
 //! Failures: who is told what, and in which order.
 
 use pollux_provider::{
-    Access, Armed, Device, DeviceEvent, Placement, PollGroup, PostError, QpState, RemoteSpan, Rkey,
+    Access, Armed, Device, DeviceEvent, Payload, PollGroup, PostError, QpState, RemoteSpan, Rkey,
     Sge, Signal, Sleep, WcStatus, WrId,
 };
 
-use crate::bed::{Bed, End, Wish, World, attr, connect, rts, spec, tally};
+use crate::bed::{Bed, End, Placement, Wish, World, attr, connect, rts, spec, tally};
 
 on_every_bed!(
     write_outside_the_registration_is_refused_by_the_target,
@@ -211,11 +211,8 @@ fn posts_before_the_caller_knows_are_flushed_and_later_ones_refused<B: Bed>() {
     );
     let (qp, into) = (world.a.qp, world.a.private_piece(0, 8));
     let refused = Err(PostError::WrongState(QpState::Error));
+    assert_eq!(world.a.try_send_bytes(4, b"x", Signal::Signaled), refused);
     let group = &mut world.a.group;
-    assert_eq!(
-        group.post_send_bytes(qp, WrId(4), b"x", Signal::Signaled),
-        refused
-    );
     assert_eq!(group.post_recv(qp, WrId(4), into), refused);
     assert!(group.flush(qp).is_ok());
 }
@@ -289,11 +286,11 @@ fn source_that_is_gone_fails_the_requester<B: Bed>() {
         .write(1, from, to, Placement::ByReference, Signal::Signaled);
     world.a.flush();
     world.until(|world| world.a.done.len() == 1);
-    let how = Placement::ByReference;
+    let payload = Payload::ByReference(&[from]);
     let posted = world
         .a
         .group
-        .post_write(qp, WrId(2), &[from], to, how, Signal::Signaled);
+        .post_write(qp, WrId(2), payload, to, Signal::Signaled);
     assert_eq!(posted, Ok(()));
     drop(mr);
     // On a carrier with a thread in between the news may come later than the request.
@@ -382,10 +379,7 @@ fn work_after_the_death_of_the_peer_ends_too<B: Bed>() {
     a.flush();
     reap_until(&mut a, 1);
     assert_eq!(a.sends(), [(1, WcStatus::RetryExceeded)]);
-    let qp = a.qp;
-    let refused = a
-        .group
-        .post_send_bytes(qp, WrId(2), b"x", Signal::Unsignaled);
+    let refused = a.try_send_bytes(2, b"x", Signal::Unsignaled);
     assert_eq!(refused, Err(PostError::WrongState(QpState::Error)));
 }
 

@@ -2,11 +2,12 @@
 
 use pollux_provider::soft::Personality;
 use pollux_provider::{
-    Access, Device, Errno, GroupId, Lkey, Placement, PollGroup, PollGroupSpec, PostError, Qp,
-    QpCaps, Sge, Signal, Wake, WcStatus, WrId,
+    Access, Device, Errno, GroupId, Lkey, Payload, Piece, PollGroup, PollGroupSpec, PostError, Qp,
+    QpCaps, Region, Sge, Signal, Wake, WcStatus, WrId,
 };
+use pollux_ring::{Pages, Pool, Segment};
 
-use crate::bed::{Bed, CAPS, Wish, World, group, options, spec};
+use crate::bed::{Bed, CAPS, Placement, Wish, World, group, options, spec};
 
 on_every_bed!(
     inline_limit_is_inclusive_at_post,
@@ -15,6 +16,7 @@ on_every_bed!(
     failed_post_posts_nothing,
     receive_queue_has_its_size_and_frees_by_completion,
     local_keys_and_bounds_are_checked_at_post,
+    inline_pieces_need_bounds_and_no_registration,
     local_key_dies_with_its_registration,
     more_pieces_than_granted_are_refused,
     impossible_sizes_are_refused_at_creation,
@@ -53,44 +55,37 @@ fn inline_limit_is_inclusive_at_post<B: Bed>() {
         let limit = world.a.group.caps(world.a.qp).inline_bytes;
         assert!(limit >= granted, "{personality}");
         world.b.recv(0);
-        let (qp, exact, over) = (
-            world.a.qp,
-            world.a.piece(0, limit as usize),
-            world.a.piece(0, limit as usize + 1),
-        );
+        let exact = world.a.piece(0, limit as usize);
+        let over = world.a.piece(0, limit as usize + 1);
         let two = [world.a.piece(0, limit as usize), world.a.piece(9, 1)];
         let (to, how) = (world.b.place(0), Placement::Inline);
-        let group = &mut world.a.group;
         let refused = Err(PostError::InlineTooLong {
             bytes: u64::from(limit) + 1,
             limit,
         });
         assert_eq!(
-            group.post_write(qp, WrId(1), &[over], to, how, Signal::Unsignaled),
+            world.a.try_write(1, &[over], to, how, Signal::Unsignaled),
             refused
         );
         assert_eq!(
-            group.post_write(qp, WrId(1), &two, to, how, Signal::Unsignaled),
+            world.a.try_write(1, &two, to, how, Signal::Unsignaled),
             refused
         );
         assert_eq!(
-            group.post_send(qp, WrId(1), &[over], how, Signal::Unsignaled),
+            world.a.try_send(1, &[over], how, Signal::Unsignaled),
             refused
         );
         let bytes = vec![1; limit as usize + 1];
         assert_eq!(
-            group.post_send_bytes(qp, WrId(1), &bytes, Signal::Unsignaled),
+            world.a.try_send_bytes(1, &bytes, Signal::Unsignaled),
             refused
         );
         assert_eq!(
-            group.post_write(qp, WrId(2), &[exact], to, how, Signal::Unsignaled),
+            world.a.try_write(2, &[exact], to, how, Signal::Unsignaled),
             Ok(())
         );
         let bytes = vec![1; (limit as usize).min(crate::bed::SLOT)];
-        assert_eq!(
-            group.post_send_bytes(qp, WrId(3), &bytes, Signal::Signaled),
-            Ok(())
-        );
+        assert_eq!(world.a.try_send_bytes(3, &bytes, Signal::Signaled), Ok(()));
         world.a.flush();
         world.until(|world| world.a.done.len() == 1);
         assert_eq!(world.a.sends(), [(3, WcStatus::Success)]);
@@ -160,13 +155,7 @@ fn failed_post_posts_nothing<B: Bed>() {
     let before = world.a.group.stats(world.a.qp);
     let bytes = vec![1; 257];
     let qp = world.a.qp;
-    assert!(
-        world
-            .a
-            .group
-            .post_send_bytes(qp, WrId(1), &bytes, Signal::Signaled)
-            .is_err()
-    );
+    assert!(world.a.try_send_bytes(1, &bytes, Signal::Signaled).is_err());
     world.a.flush();
     world.settle();
     assert_eq!(world.a.group.stats(qp), before, "no work, no doorbell");
@@ -214,21 +203,16 @@ fn local_keys_and_bounds_are_checked_at_post<B: Bed>() {
         addr: u64::MAX - 3,
         ..good
     };
-    let qp = world.a.qp;
-    for how in [Placement::Inline, Placement::ByReference] {
-        let mut post = |piece: Sge| {
-            let pieces = [good, piece];
-            world
-                .a
-                .group
-                .post_write(qp, WrId(1), &pieces, to, how, Signal::Unsignaled)
-        };
-        assert_eq!(post(bad_key), Err(PostError::BadLkey(bad_key.lkey.0)));
-        assert_eq!(post(remote_key), Err(PostError::BadLkey(remote_key.lkey.0)));
-        for piece in [behind, before, far] {
-            let (addr, length) = (piece.addr, piece.length);
-            assert_eq!(post(piece), Err(PostError::OutOfRegion { addr, length }));
-        }
+    let (qp, how) = (world.a.qp, Placement::ByReference);
+    let mut post = |piece: Sge| {
+        let pieces = [good, piece];
+        world.a.try_write(1, &pieces, to, how, Signal::Unsignaled)
+    };
+    assert_eq!(post(bad_key), Err(PostError::BadLkey(bad_key.lkey.0)));
+    assert_eq!(post(remote_key), Err(PostError::BadLkey(remote_key.lkey.0)));
+    for piece in [behind, before, far] {
+        let (addr, length) = (piece.addr, piece.length);
+        assert_eq!(post(piece), Err(PostError::OutOfRegion { addr, length }));
     }
     let group = &mut world.a.group;
     assert_eq!(
@@ -244,15 +228,56 @@ fn local_keys_and_bounds_are_checked_at_post<B: Bed>() {
         addr: end - 8,
         ..good
     };
-    let posted = group.post_write(
-        qp,
-        WrId(2),
-        &[last],
-        to,
-        Placement::Inline,
-        Signal::Signaled,
-    );
+    let posted = world.a.try_write(2, &[last], to, how, Signal::Signaled);
     assert_eq!(posted, Ok(()), "up to the last byte");
+}
+
+fn inline_pieces_need_bounds_and_no_registration<B: Bed>() {
+    let mut world = World::<B>::connected(Wish::default());
+    let segment = Segment::create("unregistered", 4096, Pages::Off).expect("segment");
+    for region in [
+        Region::from(segment),
+        Region::from(Pool::create(4096, Pages::Off).expect("pool")),
+    ] {
+        let region_bytes = region.len();
+        let piece = |offset, length| Piece {
+            region: &region,
+            offset,
+            length,
+        };
+        let (qp, to) = (world.a.qp, world.b.place(0));
+        let mut post = |pieces: &[Piece<'_>]| {
+            let payload = Payload::Inline(pieces);
+            let (wr, signal) = (WrId(1), Signal::Signaled);
+            world.a.group.post_write(qp, wr, payload, to, signal)
+        };
+        for (offset, length) in [
+            (region_bytes - 7, 8),
+            (region_bytes, 1),
+            (region_bytes + 1, 0),
+            (usize::MAX, 1),
+            (usize::MAX - 3, 8),
+            (0, u32::MAX),
+        ] {
+            let outside = Err(PostError::PieceOutOfBounds {
+                offset,
+                length,
+                region_bytes,
+            });
+            assert_eq!(post(&[piece(offset, length)]), outside);
+            assert_eq!(post(&[piece(0, 8), piece(offset, length)]), outside);
+            assert_eq!(post(&[piece(offset, length), piece(0, 8)]), outside);
+        }
+        region.copy_in(region_bytes - 4, b"last").expect("inside");
+        region.copy_in(0, b"first").expect("inside");
+        assert_eq!(post(&[piece(region_bytes - 4, 4), piece(0, 5)]), Ok(()));
+        region.copy_in(0, b"later").expect("inside");
+        world.a.flush();
+        world.until(|world| world.a.done.len() == 1);
+        assert_eq!(world.a.sends(), [(1, WcStatus::Success)]);
+        assert_eq!(world.b.bytes(0, 9), b"lastfirst");
+        world.a.done.clear();
+    }
 }
 
 fn local_key_dies_with_its_registration<B: Bed>() {
@@ -269,14 +294,9 @@ fn local_key_dies_with_its_registration<B: Bed>() {
         lkey: mr.lkey(),
     };
     let mut post = || {
-        world.a.group.post_write(
-            qp,
-            WrId(3),
-            &[piece],
-            to,
-            Placement::Inline,
-            Signal::Signaled,
-        )
+        let payload = Payload::ByReference(std::slice::from_ref(&piece));
+        let (wr, signal) = (WrId(3), Signal::Signaled);
+        world.a.group.post_write(qp, wr, payload, to, signal)
     };
     assert_eq!(post(), Ok(()));
     drop(mr);
@@ -285,28 +305,20 @@ fn local_key_dies_with_its_registration<B: Bed>() {
 
 fn more_pieces_than_granted_are_refused<B: Bed>() {
     let mut world = World::<B>::connected(Wish::default());
-    let (qp, piece, to) = (world.a.qp, world.a.piece(0, 1), world.b.place(0));
+    let (piece, to) = (world.a.piece(0, 1), world.b.place(0));
     let three = [piece; 3];
     let refused = Err(PostError::TooManySges {
         pieces: 3,
         limit: 2,
     });
     let (how, signal) = (Placement::Inline, Signal::Signaled);
-    assert_eq!(
-        world
-            .a
-            .group
-            .post_write(qp, WrId(1), &three, to, how, signal),
-        refused
-    );
-    assert_eq!(
-        world.a.group.post_send(qp, WrId(1), &three, how, signal),
-        refused
-    );
+    assert_eq!(world.a.try_write(1, &three, to, how, signal), refused);
+    assert_eq!(world.a.try_send(1, &three, how, signal), refused);
     let unknown = pollux_provider::QpIndex(9);
     let nobody = Err(PostError::NoSuchQp(unknown));
+    let payload = Payload::InlineBytes(&[]);
     assert_eq!(
-        world.a.group.post_send_bytes(unknown, WrId(1), &[], signal),
+        world.a.group.post_send(unknown, WrId(1), payload, signal),
         nobody
     );
     assert!(world.a.group.flush(unknown).is_err());

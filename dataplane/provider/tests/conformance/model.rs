@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 
 use pollux_provider::{
-    Completion, Placement, PollGroup, PostError, Signal, WcOpcode, WcStatus, WrId, rnr_timer_ns,
+    Completion, PollGroup, PostError, Signal, WcOpcode, WcStatus, WrId, rnr_timer_ns,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::bed::{Bed, End, SLOT, Wish, World};
+use crate::bed::{Bed, End, Placement, SLOT, Wish, World};
 
 on_every_bed!(any_work_ends_as_the_model_says);
 
@@ -174,12 +174,10 @@ impl<B: Bed> Model<B> {
         let place = self.lanes[side].next_place;
         let to = self.end(1 - side).place(place);
         let end = self.end(side);
-        let (qp, from) = (end.qp, [end.piece(offset, len)]);
+        let from = [end.piece(offset, len)];
         let result = match imm {
-            Some(imm) => end
-                .group
-                .post_write_imm(qp, WrId(wr), &from, to, imm, how, signal),
-            None => end.group.post_write(qp, WrId(wr), &from, to, how, signal),
+            Some(imm) => end.try_write_imm(wr, &from, (to, imm), how, signal),
+            None => end.try_write(wr, &from, to, how, signal),
         };
         if self.expect_room(side, result) {
             self.lanes[side].next_place += len;
@@ -202,8 +200,8 @@ impl<B: Bed> Model<B> {
         let wr = self.lanes[side].posted;
         let (bytes, offset) = self.source(side, len, how);
         let end = self.end(side);
-        let (qp, from) = (end.qp, [end.piece(offset, len)]);
-        let result = end.group.post_send(qp, WrId(wr), &from, how, signal);
+        let from = [end.piece(offset, len)];
+        let result = end.try_send(wr, &from, how, signal);
         if self.expect_room(side, result) {
             let (len, message) = (len as u32, Some(Ok(bytes)));
             self.record(

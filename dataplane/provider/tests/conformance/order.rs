@@ -1,10 +1,8 @@
 //! Order, visibility, and what a completion says.
 
-use pollux_provider::{
-    Completion, Placement, PollGroup, PostError, Signal, WcOpcode, WcStatus, WrId,
-};
+use pollux_provider::{Completion, PollGroup, PostError, Signal, WcOpcode, WcStatus, WrId};
 
-use crate::bed::{Bed, SLOT, Wish, World, only_recv};
+use crate::bed::{Bed, Placement, SLOT, Wish, World, only_recv};
 
 on_every_bed!(
     write_is_in_memory_when_the_send_behind_it_arrives,
@@ -82,8 +80,7 @@ fn unsignalled_work_is_covered_by_the_next_signalled_one<B: Bed>() {
         let (from, to) = (world.a.piece(0, 8), world.b.place(0));
         world
             .a
-            .group
-            .post_write(world.a.qp, WrId(wr), &[from], to, Placement::Inline, signal)
+            .try_write(wr, &[from], to, Placement::Inline, signal)
     };
     for wr in 0..15 {
         assert_eq!(write(&mut world, wr, Signal::Unsignaled), Ok(()));
@@ -159,25 +156,13 @@ fn by_reference_bytes_are_read_from_both_pieces<B: Bed>() {
     let long: Vec<u8> = (0..100_000u32).map(|at| ((at * 31) >> 3) as u8).collect();
     world.a.fill(0, &long);
     let pieces = [world.a.piece(40_000, 60_000), world.a.piece(0, 40_000)];
-    let (qp, to) = (world.a.qp, world.b.place(5));
-    let posted = world.a.group.post_write(
-        qp,
-        WrId(1),
-        &pieces,
-        to,
-        Placement::ByReference,
-        Signal::Signaled,
-    );
+    let to = world.b.place(5);
+    let how = Placement::ByReference;
+    let posted = world.a.try_write(1, &pieces, to, how, Signal::Signaled);
     assert_eq!(posted, Ok(()));
     world.b.recv(0);
     let pieces = [world.a.piece(9, 3), world.a.piece(100, 5)];
-    let sent = world.a.group.post_send(
-        qp,
-        WrId(2),
-        &pieces,
-        Placement::ByReference,
-        Signal::Signaled,
-    );
+    let sent = world.a.try_send(2, &pieces, how, Signal::Signaled);
     assert_eq!(sent, Ok(()));
     world.a.flush();
     world.until(|world| world.a.done.len() == 2);
@@ -197,17 +182,19 @@ fn wrapped_writes_of_two_pieces_land_in_two_places<B: Bed>() {
     world.a.fill(0, b"fghij");
     for how in [Placement::Inline, Placement::ByReference] {
         world.b.fill(0, &[0; 300]);
-        let qp = world.a.qp;
         let first = [world.a.piece(1000, 5), world.a.piece(0, 2)];
         let (to_first, to_second) = (world.b.place(200), world.b.place(0));
         let second = [world.a.piece(2, 3)];
-        let group = &mut world.a.group;
         assert_eq!(
-            group.post_write(qp, WrId(1), &first, to_first, how, Signal::Unsignaled),
+            world
+                .a
+                .try_write(1, &first, to_first, how, Signal::Unsignaled),
             Ok(())
         );
         assert_eq!(
-            group.post_write(qp, WrId(2), &second, to_second, how, Signal::Signaled),
+            world
+                .a
+                .try_write(2, &second, to_second, how, Signal::Signaled),
             Ok(())
         );
         world.a.flush();
@@ -253,13 +240,10 @@ fn write_with_immediate_uses_a_receive_and_leaves_its_memory<B: Bed>() {
     for (slot, how) in [(0, Placement::Inline), (1, Placement::ByReference)] {
         world.b.recv(slot);
         world.a.fill(0, b"immediately");
-        let (qp, from, to) = (world.a.qp, world.a.piece(0, 11), world.b.place(500));
+        let (from, to) = (world.a.piece(0, 11), world.b.place(500));
         let imm = 0xdead_beef;
-        let posted =
-            world
-                .a
-                .group
-                .post_write_imm(qp, WrId(9), &[from], to, imm, how, Signal::Signaled);
+        let to = (to, imm);
+        let posted = world.a.try_write_imm(9, &[from], to, how, Signal::Signaled);
         assert_eq!(posted, Ok(()));
         world.a.flush();
         world.until(|world| world.a.done.len() == 1 && world.b.done.len() == 1);
@@ -322,20 +306,14 @@ fn private_memory_by_reference_arrives<B: Bed>() {
     let mut world = World::<B>::connected(Wish::default());
     let message: Vec<u8> = (0..8192u32).map(|at| ((at * 3) >> 2) as u8).collect();
     world.a.pool.copy_in(0, &message).expect("inside");
-    let (qp, pieces) = (
-        world.a.qp,
-        [
-            world.a.private_piece(4000, 4192),
-            world.a.private_piece(0, 4000),
-        ],
-    );
+    let pieces = [
+        world.a.private_piece(4000, 4192),
+        world.a.private_piece(0, 4000),
+    ];
     let to = world.b.place(0);
     for _ in 0..4 {
         let how = Placement::ByReference;
-        let posted = world
-            .a
-            .group
-            .post_write(qp, WrId(1), &pieces, to, how, Signal::Signaled);
+        let posted = world.a.try_write(1, &pieces, to, how, Signal::Signaled);
         assert_eq!(posted, Ok(()));
         world.a.flush();
         world.until(|world| world.a.done.len() == 1);
@@ -397,12 +375,9 @@ fn empty_messages_arrive<B: Bed>() {
     let mut world = World::<B>::connected(Wish::default());
     world.b.recv(0);
     world.b.recv(1);
-    let qp = world.a.qp;
     world.a.send(1, &[], Signal::Signaled);
-    let sent = world
-        .a
-        .group
-        .post_send(qp, WrId(2), &[], Placement::ByReference, Signal::Signaled);
+    let how = Placement::ByReference;
+    let sent = world.a.try_send(2, &[], how, Signal::Signaled);
     assert_eq!(sent, Ok(()));
     world.a.flush();
     world.until(|world| world.a.done.len() == 2 && world.b.done.len() == 2);

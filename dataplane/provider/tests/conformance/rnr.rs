@@ -1,8 +1,8 @@
 //! Receiver not ready: waiting, repeating, giving up.
 
-use pollux_provider::{Placement, PollGroup, QpState, Signal, WcStatus, WrId, rnr_timer_ns};
+use pollux_provider::{PollGroup, QpState, Signal, WcStatus, rnr_timer_ns};
 
-use crate::bed::{Bed, Wish, World, connect};
+use crate::bed::{Bed, Placement, Wish, World, connect};
 
 on_every_bed!(
     send_without_receive_waits_for_the_timer_and_then_arrives,
@@ -159,13 +159,10 @@ fn retries_start_anew_for_the_next_message<B: Bed>() {
 fn write_with_immediate_needs_a_receive_too<B: Bed>() {
     let mut world = world::<B>(7);
     world.a.fill(0, b"imm");
-    let (qp, from, to) = (world.a.qp, world.a.piece(0, 3), world.b.place(0));
+    let (from, to) = (world.a.piece(0, 3), world.b.place(0));
     let (how, signal) = (Placement::Inline, Signal::Signaled);
     assert_eq!(
-        world
-            .a
-            .group
-            .post_write_imm(qp, WrId(1), &[from], to, 4, how, signal),
+        world.a.try_write_imm(1, &[from], (to, 4), how, signal),
         Ok(())
     );
     world.a.flush();

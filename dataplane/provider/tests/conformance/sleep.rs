@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use pollux_provider::{
-    Armed, Device, Placement, PollGroup, RemoteSpan, Rkey, Signal, Sleep, WcStatus,
-};
+use pollux_provider::{Armed, Device, PollGroup, RemoteSpan, Rkey, Signal, Sleep, WcStatus};
 
-use crate::bed::{Bed, End, Wish, World};
+use crate::bed::{Bed, End, Placement, Wish, World};
 
 on_every_bed!(
     sleeper_is_woken_by_a_flush_and_once_only,

@@ -7,12 +7,13 @@ use std::process::{Child, Command, Stdio};
 
 use pollux_provider::soft::{DeviceOptions, Fabric, OpenError, Personality, SoftDevice, open_shm};
 use pollux_provider::{
-    Access, Device, DeviceEvent, Errno, GidHex, ModifyError, Placement, PollGroup, Qp, QpCaps,
-    RemoteSpan, Rkey, Signal, WcStatus,
+    Access, Device, DeviceEvent, Errno, GidHex, ModifyError, PollGroup, Qp, QpCaps, RemoteSpan,
+    Rkey, Signal, WcStatus,
 };
 
 use crate::bed::{
-    Bed, CAPS, End, ProcessBed, ShmBed, Wish, World, attr, fresh_gid, group, options, rts, spec,
+    Bed, CAPS, End, Placement, ProcessBed, ShmBed, Wish, World, attr, fresh_gid, group, options,
+    rts, spec,
 };
 
 #[test]
@@ -50,6 +51,34 @@ fn failed_creations_leave_nothing_behind() {
             (before.qps, before.mrs, before.groups)
         );
     }
+}
+
+#[test]
+fn refusals_that_are_asked_for_come_in_their_turn_each_once() {
+    let device = Fabric::new()
+        .open(options(Personality::Generic))
+        .expect("device");
+    let (group, _wake) = group(&device);
+    let before = device.census();
+    for (nth, errno) in [(1, Errno::INVAL), (4, Errno::ACCESS), (2, Errno::NOSPC)] {
+        device.refuse_creation(nth, errno);
+    }
+    device.refuse_creation(4, Errno::NOMEM);
+    let answers: Vec<Option<Errno>> = (0..6)
+        .map(|_| device.create_qp(group.id(), &spec(CAPS)).err())
+        .map(|refusal| refusal.map(|refusal| refusal.errno))
+        .collect();
+    let expected = [
+        Some(Errno::INVAL),
+        Some(Errno::NOSPC),
+        None,
+        Some(Errno::NOMEM),
+        None,
+        None,
+    ];
+    assert_eq!(answers, expected);
+    let after = device.census();
+    assert_eq!((after.qps, after.groups), (before.qps, before.groups));
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The state machine of a queue pair.
 
 use pollux_provider::{
-    Device, ModifyError, Placement, PollGroup, PostError, Qp, QpState, RtrAttr, RtsAttr, Signal,
-    WcStatus, WrId,
+    Device, ModifyError, PollGroup, PostError, Qp, QpState, RtrAttr, RtsAttr, Signal, WcStatus,
+    WrId,
 };
 
-use crate::bed::{Bed, CAPS, End, Wish, World, attr, options, rts, spec};
+use crate::bed::{Bed, CAPS, End, Placement, Wish, World, attr, options, rts, spec};
 
 on_every_bed!(
     steps_out_of_order_are_refused_and_change_nothing,
@@ -159,23 +159,16 @@ fn each_state_takes_its_own_work<B: Bed>() {
         let (index, how, signal) = (a.qp, Placement::Inline, Signal::Unsignaled);
         let refused = Err(PostError::WrongState(state));
         let expect = |may: bool| if may { Ok(()) } else { refused };
-        let group = &mut a.group;
-        assert_eq!(group.post_recv(index, WrId(1), piece), expect(may_recv));
-        assert_eq!(
-            group.post_send_bytes(index, WrId(1), b"x", signal),
-            expect(may_send)
-        );
-        assert_eq!(
-            group.post_send(index, WrId(1), &[piece], how, signal),
-            expect(may_send)
-        );
-        assert_eq!(
-            group.post_write(index, WrId(1), &[piece], to, how, signal),
-            expect(may_send)
-        );
-        let imm = group.post_write_imm(index, WrId(1), &[piece], to, 1, how, signal);
-        assert_eq!(imm, expect(may_send));
-        group.release(index).expect("there")
+        let received = a.group.post_recv(index, WrId(1), piece);
+        assert_eq!(received, expect(may_recv));
+        let sent = [
+            a.try_send_bytes(1, b"x", signal),
+            a.try_send(1, &[piece], how, signal),
+            a.try_write(1, &[piece], to, how, signal),
+            a.try_write_imm(1, &[piece], (to, 1), how, signal),
+        ];
+        assert_eq!(sent, [expect(may_send); 4]);
+        a.group.release(index).expect("there")
     };
     let mut qp = tries(&mut a, qp, QpState::Reset, false, false);
     a.device.to_init(&mut qp).expect("init");
@@ -317,21 +310,15 @@ fn counters_count<B: Bed>() {
         world.b.group.stats(world.b.qp),
     );
     (0..4).for_each(|slot| world.b.recv(slot));
-    let (qp, from, to) = (world.a.qp, world.a.piece(0, 8), world.b.place(0));
+    let (from, to) = (world.a.piece(0, 8), world.b.place(0));
     let (inline, by_reference) = (Placement::Inline, Placement::ByReference);
     let unsignalled = Signal::Unsignaled;
     world.a.write(1, from, to, inline, unsignalled);
     world.a.write(2, from, to, by_reference, unsignalled);
     world.a.write(3, from, to, by_reference, unsignalled);
-    let group = &mut world.a.group;
-    assert_eq!(
-        group.post_write_imm(qp, WrId(4), &[from], to, 1, inline, unsignalled),
-        Ok(())
-    );
-    assert_eq!(
-        group.post_send(qp, WrId(5), &[from], by_reference, unsignalled),
-        Ok(())
-    );
+    let (a, to) = (&mut world.a, (to, 1));
+    assert_eq!(a.try_write_imm(4, &[from], to, inline, unsignalled), Ok(()));
+    assert_eq!(a.try_send(5, &[from], by_reference, unsignalled), Ok(()));
     world.a.send(6, &[0; 44], unsignalled);
     world.a.flush();
     world.a.flush();

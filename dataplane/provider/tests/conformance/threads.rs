@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use pollux_provider::{Placement, Signal, WcStatus};
+use pollux_provider::{Signal, WcStatus};
 
-use crate::bed::{Bed, End, Wish, World};
+use crate::bed::{Bed, End, Placement, Wish, World};
 
 on_every_bed!(
     both_directions_stream_at_once_without_loss,

@@ -1,7 +1,7 @@
 //! Two workers on a fabric inside this process, with control's part done by hand.
 
 use pollux_proto::conn::ConnParams;
-use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice, SoftGroup, SoftQp};
+use pollux_provider::soft::{DeviceOptions, Fabric, Personality, SoftDevice, SoftGroup, SoftQp};
 use pollux_provider::{
     Access, Device, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
 };
@@ -40,8 +40,23 @@ pub(crate) struct Sizes {
     pub(crate) send_wr: u32,
     pub(crate) recv_wr: u32,
     pub(crate) inline_bytes: u32,
+    /// Of each sndbuf.
     pub(crate) ring_bytes: u32,
+    /// Of each RMBE.
+    pub(crate) rmbe_bytes: u32,
     pub(crate) conns: u16,
+}
+
+impl Sizes {
+    /// Both rings of this size.
+    #[allow(dead_code, reason = "not every test has rings of its own")]
+    pub(crate) fn with_rings(self, bytes: u32) -> Sizes {
+        Sizes {
+            ring_bytes: bytes,
+            rmbe_bytes: bytes,
+            ..self
+        }
+    }
 }
 
 impl Default for Sizes {
@@ -51,6 +66,7 @@ impl Default for Sizes {
             recv_wr: 64,
             inline_bytes: 256,
             ring_bytes: 16 << 10,
+            rmbe_bytes: 16 << 10,
             conns: 4,
         }
     }
@@ -78,7 +94,11 @@ fn gid(last: u8) -> [u8; 16] {
 
 impl<A: App, C: Clock> Node<A, C> {
     fn new(fabric: &Fabric, last: u8, sizes: Sizes, app: A, clock: C, wait: WaitSpec) -> Self {
-        let device = fabric.open(DeviceOptions::new(gid(last))).expect("device");
+        let options = DeviceOptions {
+            personality: Personality::AcceptsAllGives(sizes.inline_bytes),
+            ..DeviceOptions::new(gid(last))
+        };
+        let device = fabric.open(options).expect("device");
         let wake = Wake::new().expect("wake");
         let spec = PollGroupSpec {
             cq_entries: 4096,
@@ -101,6 +121,7 @@ impl<A: App, C: Clock> Node<A, C> {
                 },
             )
             .expect("qp");
+        assert_eq!(qp.caps().inline_bytes, sizes.inline_bytes);
         let qpn = qp.qpn();
         let (orders, worker_orders) = spsc::channel(64);
         let (worker_news, news) = spsc::channel(256);
@@ -115,20 +136,18 @@ impl<A: App, C: Clock> Node<A, C> {
         wakes.add(&wake, 0).expect("a member");
         let waiting = (wait, wakes);
         let worker = Worker::new(group, app, clock, limits, mailbox, waiting);
-        let bytes = 2 * sizes.ring_bytes as usize * usize::from(sizes.conns);
+        let (sndbuf, rmbe) = (sizes.ring_bytes as usize, sizes.rmbe_bytes as usize);
+        let bytes = (sndbuf + rmbe) * usize::from(sizes.conns);
         let rings = Region::from(Segment::create("rings", bytes, Pages::Off).expect("segment"));
-        let ring_mrs = (0..usize::from(sizes.conns) * 2)
-            .map(|ring| {
-                let len = sizes.ring_bytes as usize;
-                let access = if ring % 2 == 0 {
-                    Access::LocalOnly
-                } else {
-                    Access::RemoteWrite
-                };
-                device
-                    .register(&rings, ring * len, len, access)
-                    .expect("register")
+        let ring_mrs = (0..sizes.conns)
+            .flat_map(|conn| {
+                let start = usize::from(conn) * (sndbuf + rmbe);
+                [
+                    device.register(&rings, start, sndbuf, Access::LocalOnly),
+                    device.register(&rings, start + sndbuf, rmbe, Access::RemoteWrite),
+                ]
             })
+            .map(|registered| registered.expect("register"))
             .collect();
         Node {
             device,
@@ -209,18 +228,17 @@ impl<A: App, C: Clock> Node<A, C> {
 
     /// Opens connection `conn` with the ring pair of the same number towards `peer`.
     pub(crate) fn open(&mut self, conn: u16, peer: (pollux_provider::Rkey, u64), owner: Owner) {
-        let len = self.sizes.ring_bytes;
         let span = |ring: usize| BufferSpan {
             region: self.rings.clone(),
-            offset: ring * len as usize,
+            offset: (self.ring_mrs[ring].addr() - self.rings.addr()) as usize,
             lkey: self.ring_mrs[ring].lkey(),
         };
         let token = alert_token(ConnId(conn), 1);
         let spec = ConnSpec {
             params: ConnParams {
-                sndbuf_bytes: len,
-                rmbe_bytes: len,
-                peer_rmbe_bytes: len,
+                sndbuf_bytes: self.sizes.ring_bytes,
+                rmbe_bytes: self.sizes.rmbe_bytes,
+                peer_rmbe_bytes: self.sizes.rmbe_bytes,
                 local_token: token,
                 peer_token: token,
             },

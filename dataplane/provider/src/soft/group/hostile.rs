@@ -10,8 +10,8 @@ use crate::soft::line_format::{EMPTY_LINE, LineBytes, Verb, emit_carried, to_wor
 use crate::soft::port::line_offset;
 use crate::soft::{DeviceOptions, Fabric, SoftDevice, fifo::Fifo};
 use crate::{
-    Access, Completion, Device, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex, QpKind, QpSpec,
-    QpState, RtrAttr, RtsAttr, Sge, Signal, WcStatus, WrId,
+    Access, Completion, Device, Mr, Payload, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex, QpKind,
+    QpSpec, QpState, RtrAttr, RtsAttr, Sge, Signal, WcStatus, WrId,
 };
 
 const MEMORY: usize = 8192;
@@ -248,7 +248,7 @@ proptest! {
             let word = if plausible { next() % 600 } else { next() };
             liar.scribble_word(offset, word);
             if honest.group.state(honest.qp) == QpState::Rts {
-                let _ = honest.group.post_send_bytes(honest.qp, WrId(round), &[1; 44], Signal::Signaled);
+                let _ = honest.group.post_send(honest.qp, WrId(round), Payload::InlineBytes(&[1; 44]), Signal::Signaled);
                 let _ = honest.group.flush(honest.qp);
             }
             honest.reap(round * 1000);
@@ -314,7 +314,12 @@ fn request_of_a_peer_that_never_started_to_send_is_refused() {
     let (mut liar, mut honest) = pair();
     liar.scribble_word(RUN, 0);
     liar.group
-        .post_send_bytes(liar.qp, WrId(1), b"early", Signal::Signaled)
+        .post_send(
+            liar.qp,
+            WrId(1),
+            Payload::InlineBytes(b"early"),
+            Signal::Signaled,
+        )
         .unwrap();
     liar.group.flush(liar.qp).unwrap();
     honest.recv(0);
@@ -337,7 +342,7 @@ fn impossible_acknowledgements_fail_the_requester_with_a_general_error() {
             let wr = WrId(wr as u64);
             honest
                 .group
-                .post_send_bytes(honest.qp, wr, b"x", Signal::Signaled)
+                .post_send(honest.qp, wr, Payload::InlineBytes(b"x"), Signal::Signaled)
                 .unwrap();
             honest.group.flush(honest.qp).unwrap();
             liar.scribble_word(CONSUMED, *lie);
@@ -357,7 +362,12 @@ fn unknown_verdicts_fail_outstanding_work_and_nothing_else() {
         let (liar, mut honest) = pair();
         honest
             .group
-            .post_send_bytes(honest.qp, WrId(1), b"x", Signal::Signaled)
+            .post_send(
+                honest.qp,
+                WrId(1),
+                Payload::InlineBytes(b"x"),
+                Signal::Signaled,
+            )
             .unwrap();
         honest.group.flush(honest.qp).unwrap();
         liar.scribble_word(VERDICT, verdict);
@@ -378,7 +388,12 @@ fn verdict_without_outstanding_work_fails_the_next_one() {
     assert_eq!(honest.group.state(honest.qp), QpState::Rts);
     honest
         .group
-        .post_send_bytes(honest.qp, WrId(1), b"x", Signal::Signaled)
+        .post_send(
+            honest.qp,
+            WrId(1),
+            Payload::InlineBytes(b"x"),
+            Signal::Signaled,
+        )
         .unwrap();
     honest.group.flush(honest.qp).unwrap();
     let done = honest.reap(0);
@@ -392,9 +407,12 @@ fn nonsense_about_sleep_costs_a_signal_at_most() {
     for word in [0, 1, 2, 3, 5, u64::MAX] {
         liar.scribble_word(MAY_SLEEP, word);
         liar.scribble_word(MAY_SLEEP + 8, word.rotate_left(7));
-        let posted = honest
-            .group
-            .post_send_bytes(honest.qp, WrId(word), b"x", Signal::Unsignaled);
+        let posted = honest.group.post_send(
+            honest.qp,
+            WrId(word),
+            Payload::InlineBytes(b"x"),
+            Signal::Unsignaled,
+        );
         assert_eq!(posted, Ok(()));
         honest.group.flush(honest.qp).unwrap();
         assert!(honest.reap(0).is_empty());
