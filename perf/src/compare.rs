@@ -30,10 +30,9 @@ use report::{Batch, Comparison, Granted, Head, Row};
 /// Rounds for each size: twice each order of the modes.
 pub const ROUNDS: u32 = 12;
 
-/// Longest inline WRITE that can be asked for. The rule of a number of bytes is that of messages as
-/// well, so with less than a CDC message has, these would go by reference; an adapter
-/// cannot be asked for more than the greatest.
-pub const THRESHOLD: RangeInclusive<i64> = CDC_BYTES as i64..=1024;
+/// Longest inline WRITE that can be asked for: with 0, all inline would be inline messages; an
+/// adapter cannot be asked for more than the greatest.
+pub const THRESHOLD: RangeInclusive<i64> = 1..=1024;
 
 /// Fewest samples of a batch: with fewer, its median would be too near its slowest.
 pub const ITERATIONS_MIN: u64 = 20;
@@ -75,20 +74,18 @@ pub struct ComparePlan {
 pub fn run(ends: &mut Ends, plan: &ComparePlan) -> Result<()> {
     prepare(&plan.folder)?;
     let mut bounce = ends.bounce()?;
-    let all = plan
-        .threshold
-        .map_or(InlineSetting::Use(InlineUse::On), InlineSetting::Bytes);
-    measure::set_inline(&mut ends.here, all)?;
-    let mut head = None;
+    measure::set_inline(&mut ends.here, InlineSetting::Use(InlineUse::On))?;
+    let first = *plan
+        .sizes
+        .first()
+        .context("no message size was asked for")?;
+    let head = head(ends, plan, first, bounce.clone())?;
+    if plan.format == Format::Text {
+        report::write_head(&mut io::stdout().lock(), &head)?;
+    }
     let mut rows = Vec::with_capacity(plan.sizes.len());
     for bytes in &plan.sizes {
-        let batches = batches(ends, plan, all, *bytes)?;
-        if head.is_none() {
-            head = Some(first_head(ends, plan, all, *bytes, bounce.clone())?);
-            if let (Format::Text, Some(head)) = (plan.format, &head) {
-                report::write_head(&mut io::stdout().lock(), head)?;
-            }
-        }
+        let batches = batches(ends, plan, *bytes)?;
         let bounce_after = ends.bounce()?;
         let each_way_ns = table::each_way_ns(&bounce, &bounce_after);
         bounce = bounce_after;
@@ -101,7 +98,6 @@ pub fn run(ends: &mut Ends, plan: &ComparePlan) -> Result<()> {
         }
         rows.push(row);
     }
-    let head = head.context("no message size was asked for")?;
     let comparison = Comparison::new(head, bounce, rows, counts(plan.instructions));
     let mut out = io::stdout().lock();
     match plan.format {
@@ -121,16 +117,11 @@ fn counts(wish: CountInstructions) -> CountsOrReason {
 }
 
 /// All batches of one size.
-fn batches(
-    ends: &mut Ends,
-    plan: &ComparePlan,
-    all: InlineSetting,
-    bytes: u32,
-) -> Result<Vec<Batch>> {
+fn batches(ends: &mut Ends, plan: &ComparePlan, bytes: u32) -> Result<Vec<Batch>> {
     let mut batches = Vec::with_capacity(plan.rounds as usize * MODES.len());
     for round in 0..plan.rounds {
         for mode in statistics::order(round as usize) {
-            let table = batch(ends, plan.limit, (mode, all), bytes)?;
+            let table = batch(ends, plan.limit, mode, bytes)?;
             let summary = table.rows.first().map(|row| row.summary);
             let median = summary.and_then(|summary| Some((summary.p50?, summary.iterations)));
             let (p50_us, samples) = median.with_context(|| {
@@ -151,17 +142,8 @@ fn batches(
 }
 
 /// One batch: sets the mode at both ends and measures.
-fn batch(
-    ends: &mut Ends,
-    limit: Limit,
-    (mode, all): (InlineUse, InlineSetting),
-    bytes: u32,
-) -> Result<LatencyTable> {
-    let setting = match mode {
-        InlineUse::On => all,
-        InlineUse::Messages | InlineUse::Off => InlineSetting::Use(mode),
-    };
-    measure::set_inline(there(ends)?, setting)?;
+fn batch(ends: &mut Ends, limit: Limit, mode: InlineUse, bytes: u32) -> Result<LatencyTable> {
+    measure::set_inline(there(ends)?, InlineSetting::Use(mode))?;
     let table = ends
         .measure(bytes, limit, mode)
         .with_context(|| format!("{bytes}-byte messages, {}", label(mode)))?;
@@ -207,21 +189,18 @@ fn check_mode(table: &LatencyTable, mode: InlineUse) -> Result<()> {
     )
 }
 
-/// What the run was made on; asked for once the link is there.
-fn first_head(
+/// What the run is made on; told by a first batch, which makes the link.
+fn head(
     ends: &mut Ends,
     plan: &ComparePlan,
-    all: InlineSetting,
     bytes: u32,
     bounce_before: BounceOrReason,
 ) -> Result<Head> {
     let limit = Limit::Iterations(ITERATIONS_MIN);
-    let table = batch(ends, limit, (InlineUse::On, all), bytes)?;
-    let granted = Granted {
-        this_end: granted(&mut ends.here)?,
-        other_end: granted(there(ends)?)?,
-    };
-    for bytes in [granted.this_end, granted.other_end] {
+    let table = batch(ends, limit, InlineUse::On, bytes)?;
+    let here = link(&mut ends.here)?;
+    let there = link(there(ends)?)?;
+    for bytes in [here.inline.granted_bytes, there.inline.granted_bytes] {
         if bytes < CDC_BYTES as u32 {
             bail!(
                 "an adapter takes {bytes} bytes inline, a CDC message has {CDC_BYTES}, so there \
@@ -229,26 +208,38 @@ fn first_head(
             );
         }
     }
+    let (threshold, other) = (table.inline_write_bytes, there.inline_write_bytes);
+    if threshold != other {
+        bail!(
+            "WRITEs go inline up to {threshold} bytes here and up to {other} at the other end: start \
+             both with the same --threshold and --personality"
+        );
+    }
     let setting = Setting {
-        inline_bytes: Some(granted.this_end),
+        inline_bytes: Some(here.inline.granted_bytes),
         ..ends.setting(&table, bounce_before)
     };
     Ok(Head {
         setting,
-        granted,
+        granted: Granted {
+            this_end: here.inline.granted_bytes,
+            other_end: there.inline.granted_bytes,
+        },
         threshold_asked: plan.threshold,
-        threshold: table.inline_write_bytes.min(granted.other_end),
+        threshold,
         rounds: plan.rounds,
         limit: plan.limit,
     })
 }
 
-/// The inline size of the only link.
-fn granted(client: &mut Client) -> Result<u32> {
+/// The only link of an end; of several, the one that takes most inline.
+fn link(client: &mut Client) -> Result<LinkView> {
     let links = client.call(Method::LinkList, json!({}), CALL_TIMEOUT)?;
     let links: Vec<LinkView> = measure::typed(Method::LinkList, links)?;
-    let granted = links.iter().map(|link| link.inline.granted_bytes).max();
-    granted.context("an end has no link although a connection was measured")
+    let most = links
+        .into_iter()
+        .max_by_key(|link| link.inline.granted_bytes);
+    most.context("an end has no link although a connection was measured")
 }
 
 /// Makes the folder and sees that it can be written to, before a run of half a minute.

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pollux_control::config::{
-    Config, LogLevel, PathChoice, Peer, Personality, PollChoice, Service, ServiceKind,
+    Config, InlineThreshold, LogLevel, PathChoice, Peer, Personality, PollChoice, Service,
+    ServiceKind,
 };
 use pollux_control::cores::{CoreChoice, CoreSet};
 use pollux_control::exit::Fatal;
@@ -47,8 +48,9 @@ pub struct EmbeddedSpec {
     pub lock_dir: Option<PathBuf>,
     /// Which adapter its soft device plays.
     pub personality: Personality,
-    /// How many bytes the adapter is asked to take inline; `None` asks for the usual number.
-    pub inline_bytes: Option<u32>,
+    /// Longest WRITE that goes inline, for which the adapter is asked as well; `None`: what the
+    /// driver knows.
+    pub threshold: Option<u32>,
 }
 
 /// Why it does not run.
@@ -191,8 +193,9 @@ fn config(spec: &EmbeddedSpec) -> Config {
     config.appliance.log = LogLevel::Warn;
     config.device.fabric_dir = PathChoice::At(spec.folder.clone());
     config.device.personality = spec.personality;
-    if let Some(bytes) = spec.inline_bytes {
+    if let Some(bytes) = spec.threshold {
         config.device.inline_bytes = config.device.inline_bytes.max(bytes);
+        config.device.inline_threshold = InlineThreshold::Bytes(bytes);
     }
     config.workers.cores = CoreChoice::Listed(CoreSet::of([spec.core]));
     config.workers.poll = spec.poll;

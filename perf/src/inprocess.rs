@@ -28,8 +28,8 @@ pub struct Meeting {
     pub poll: PollMode,
     /// Which adapter the soft devices play.
     pub personality: Personality,
-    /// How many bytes the adapters are asked to take inline; `None` asks for the usual number.
-    pub inline_bytes: Option<u32>,
+    /// Longest WRITE that goes inline where "on" is asked for; `None`: what the driver knows.
+    pub threshold: Option<u32>,
 }
 
 /// What to measure.
@@ -75,7 +75,7 @@ fn spec(part: Part, core: Option<u32>, meeting: &Meeting) -> Result<EmbeddedSpec
         folder: meeting.folder.clone(),
         lock_dir: meeting.lock_dir.clone(),
         personality: meeting.personality,
-        inline_bytes: meeting.inline_bytes,
+        threshold: meeting.threshold,
     })
 }
 

@@ -27,6 +27,7 @@ use pollux_perf::table::{
     self, BounceOrReason, Build, Cores, Format, Mode, Report, Setting, Transport,
 };
 use pollux_perf::tcp::{self, TcpChannel, TcpWait};
+use pollux_provider::soft::UnknownPersonality;
 use quanta::Clock;
 
 /// Longest time for one message size, in seconds: a day.
@@ -158,7 +159,8 @@ struct LatArguments {
     #[arg(long, value_name = "DIR", requires = "compare")]
     out: Option<PathBuf>,
     /// Longest WRITE that goes inline where all is inline, as far as the adapters grant it; they
-    /// are asked for as much. Start both ends with the same [default: whatever fits]
+    /// are asked for as much. Start both ends with the same [default: what was measured for the
+    /// driver]
     #[arg(
         long,
         value_name = "BYTES",
@@ -336,7 +338,7 @@ fn lat_in_process(arguments: &LatArguments) -> Result<()> {
         lock_dir: arguments.lock_dir.clone(),
         poll: arguments.poll,
         personality: arguments.personality.unwrap_or(Personality::Generic),
-        inline_bytes: arguments.threshold,
+        threshold: arguments.threshold,
     };
     if let Some(address) = &arguments.listen {
         return inprocess::listen(address, arguments.core, &meeting);
@@ -619,9 +621,8 @@ fn parse_poll(text: &str) -> Result<PollMode, String> {
 }
 
 fn parse_personality(text: &str) -> Result<Personality, String> {
-    let legal = Personality::WORDS.join(", ");
-    text.parse()
-        .map_err(|_| format!("`{text}` is no adapter: {legal}"))
+    let parsed: Result<Personality, UnknownPersonality> = text.parse();
+    parsed.map_err(|error| error.to_string())
 }
 
 fn parse_inline_use(text: &str) -> Result<InlineUse, String> {
@@ -779,9 +780,9 @@ mod tests {
             "a:1 --poll sometimes",
             "--compare outline",
             "--compare inline --rounds 0",
-            "--compare inline --threshold 43",
+            "--compare inline --threshold 0",
             "--compare inline --threshold 1025",
-            "--personality gives-7",
+            "--personality gives-",
         ] {
             assert!(lat(line).is_err(), "{line}");
         }

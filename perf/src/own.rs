@@ -63,7 +63,7 @@ impl OwnEcho {
         let mut command = Command::new("/proc/self/exe");
         command
             .args(["lat", "--listen", &here, "--poll", meeting.poll.as_str()])
-            .args(["--personality", meeting.personality.as_str()])
+            .args(["--personality", &meeting.personality.to_string()])
             .args(["--core", &core.to_string(), "--fabric-dir"])
             .arg(&meeting.folder)
             .stdin(Stdio::null())
@@ -71,7 +71,7 @@ impl OwnEcho {
         if let Some(dir) = &meeting.lock_dir {
             command.arg("--lock-dir").arg(dir);
         }
-        if let Some(bytes) = meeting.inline_bytes {
+        if let Some(bytes) = meeting.threshold {
             command.args(["--threshold", &bytes.to_string()]);
         }
         let mut child = command.spawn().context("cannot start the other end")?;

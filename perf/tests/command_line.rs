@@ -271,7 +271,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[test]
 fn a_comparison_writes_every_batch_and_the_medians_of_them() {
     let folder = tempfile::tempdir().unwrap();
-    let output = compared(folder.path(), &["--json"]);
+    let output = compared(folder.path(), &["--json", "--threshold", "128"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let written = std::fs::read(folder.path().join("made/here/inline.json")).unwrap();
@@ -280,7 +280,7 @@ fn a_comparison_writes_every_batch_and_the_medians_of_them() {
     assert_eq!(report["transport"]["kind"], "smc-r");
     assert_eq!(report["granted"]["this_end"], 256);
     assert_eq!(report["granted"]["other_end"], 256);
-    assert_eq!(report["threshold"], 256);
+    assert_eq!(report["threshold"], 128);
     assert_eq!(report["batch"]["samples"], 20);
     assert!(report["instructions"]["reason"].is_string());
     let rows = report["rows"].as_array().unwrap();
@@ -356,7 +356,7 @@ fn a_comparison_prints_its_table_and_draws_three_series() {
     let folder = tempfile::tempdir().unwrap();
     let output = compared(
         folder.path(),
-        &["--personality", "mlx5", "--threshold", "64"],
+        &["--personality", "mlx5", "--threshold", "20"],
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
@@ -376,7 +376,7 @@ fn a_comparison_prints_its_table_and_draws_three_series() {
     }
     for line in [
         "# transport  SMC-R\n",
-        "# all inline WRITEs up to 64 bytes\n",
+        "# all inline WRITEs up to 20 bytes\n",
         "# all inline is faster than by reference at: ",
         "# all inline is slower than by reference by more than 3 % at: ",
         "# crossover: ",

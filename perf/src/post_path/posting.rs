@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use pollux_control::rpc::InlineUse;
 use pollux_provider::soft::{Fabric, SoftDevice, SoftGroup};
 use pollux_provider::{
-    Access, Completion, Device, Mr, Placement, PollGroup, PollGroupSpec, Qp, QpIndex, QpKind,
+    Access, Completion, Device, Mr, Payload, Piece, PollGroup, PollGroupSpec, Qp, QpIndex, QpKind,
     QpSpec, Region, RemoteSpan, Sge, Signal, Wake, WcStatus, WrId,
 };
 use pollux_ring::{Pages, Pool, Segment};
@@ -36,11 +36,13 @@ struct End {
 }
 
 /// What is posted for each message.
-struct Job {
-    bytes: Sge,
+struct Job<'a> {
+    /// The bytes of the stream, as the adapter finds them and as the processor does.
+    bytes: [Sge; 1],
+    piece: [Piece<'a>; 1],
     to: RemoteSpan,
     /// The message in registered memory.
-    message_at: Sge,
+    message_at: [Sge; 1],
     /// The message itself.
     message: [u8; CDC_BYTES],
     mode: InlineUse,
@@ -51,25 +53,27 @@ struct Job {
 fn counted_posting(
     group: &mut SoftGroup,
     qp: QpIndex,
-    job: &Job,
+    job: &Job<'_>,
     number: u64,
     signal: Signal,
 ) -> Result<()> {
     let wr = WrId(2 * number);
-    let placement = match job.mode {
-        InlineUse::On => Placement::Inline,
-        InlineUse::Messages | InlineUse::Off => Placement::ByReference,
-    };
-    group.post_write(qp, wr, &[job.bytes], job.to, placement, Signal::Unsignaled)?;
-    let wr = WrId(2 * number + 1);
     match job.mode {
-        InlineUse::On | InlineUse::Messages => {
-            group.post_send_bytes(qp, wr, &job.message, signal)?;
+        InlineUse::On => {
+            let payload = Payload::Inline(&job.piece);
+            group.post_write(qp, wr, payload, job.to, Signal::Unsignaled)?;
         }
-        InlineUse::Off => {
-            group.post_send(qp, wr, &[job.message_at], Placement::ByReference, signal)?;
+        InlineUse::Messages | InlineUse::Off => {
+            let payload = Payload::ByReference(&job.bytes);
+            group.post_write(qp, wr, payload, job.to, Signal::Unsignaled)?;
         }
     }
+    let wr = WrId(2 * number + 1);
+    let payload = match job.mode {
+        InlineUse::On | InlineUse::Messages => Payload::InlineBytes(&job.message),
+        InlineUse::Off => Payload::ByReference(&job.message_at),
+    };
+    group.post_send(qp, wr, payload, signal)?;
     group.flush(qp)?;
     Ok(())
 }
@@ -81,13 +85,19 @@ pub(super) fn run(mode: InlineUse, messages: u64) -> Result<()> {
         connected([device(&fabric, DEVICES[0])?, device(&fabric, DEVICES[1])?])?;
     let message = [0x5a; CDC_BYTES];
     sender.source.copy_in(MESSAGE_OFFSET, &message)?;
+    let source = sender.source.clone();
     let job = Job {
-        bytes: sender.piece(0, MESSAGE_BYTES),
+        bytes: [sender.piece(0, MESSAGE_BYTES)],
+        piece: [Piece {
+            region: &source,
+            offset: 0,
+            length: MESSAGE_BYTES as u32,
+        }],
         to: RemoteSpan {
             addr: receiver.target_mr.addr(),
             rkey: receiver.target_mr.rkey(),
         },
-        message_at: sender.piece(MESSAGE_OFFSET, CDC_BYTES),
+        message_at: [sender.piece(MESSAGE_OFFSET, CDC_BYTES)],
         message,
         mode,
     };
