@@ -208,7 +208,8 @@ fn threshold(
     comparison: &Comparison,
     top: f64,
 ) -> Result<(), PlotError> {
-    let x = f64::from(comparison.head.threshold).log2() + 0.5;
+    // Behind the marks of a size that is just short enough.
+    let x = f64::from(comparison.head.threshold).log2() + 2.0 * APART;
     let range = sizes(&comparison.rows);
     if !range.contains(&x) {
         return Ok(());
