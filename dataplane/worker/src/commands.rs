@@ -6,10 +6,12 @@ use crate::clock::Clock;
 use crate::conn::{Held, OpenConn, at};
 use crate::core::Core;
 use crate::link::{Link, LinkState};
-use crate::mailbox::{Command, ConnId, ConnOutcome, InlineRule, LinkId, PeerDone, Report};
+use crate::mailbox::{
+    Command, ConnId, ConnOutcome, InlineRule, LinkId, PeerDone, PollMode, Report,
+};
 use crate::session::{ServedSession, Service};
 use crate::snapshot::WorkerFigures;
-use pollux_provider::{PollGroup, QpStats, WcStatus};
+use pollux_provider::{PollGroup, QpStats, Sleep, WcStatus};
 
 /// What the loop does after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +36,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             Command::ReserveConn { conn, link, token } => self.reserve(conn, link, token),
             Command::OpenConn { conn, open } => self.open_conn(app, conn, open),
             Command::AbortConn(conn) => self.abort_conn(conn),
-            Command::SetPollMode(mode) => self.poll = mode,
+            Command::SetPollMode(mode) => self.set_poll_mode(mode),
             Command::SetInline(rule) => self.set_inline(rule),
             Command::App(order) => {
                 if let Some(report) = app.order(order, self) {
@@ -243,6 +245,17 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                     open: None,
                 });
             }
+        }
+    }
+
+    fn set_poll_mode(&mut self, mode: PollMode) {
+        self.poll = mode;
+        match mode {
+            // Else peers would go on looking whether we sleep, which costs them a fence per doorbell.
+            PollMode::Busy => {
+                let _ = self.group.arm(Sleep::Never);
+            }
+            PollMode::Adaptive | PollMode::Interrupt => {}
         }
     }
 
