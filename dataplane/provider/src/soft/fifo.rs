@@ -58,6 +58,16 @@ impl<T: Copy> Fifo<T> {
         self.places.get(self.place(position))
     }
 
+    /// The value at a position, to be changed.
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, position: u64) -> Option<&mut T> {
+        if position < self.first || position >= self.end {
+            return None;
+        }
+        let place = self.place(position);
+        self.places.get_mut(place)
+    }
+
     /// The oldest value.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&T> {

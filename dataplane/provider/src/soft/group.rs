@@ -48,6 +48,13 @@ impl Sink<'_> {
     }
 }
 
+/// Empty passes after which a queue pair counts as idle: some 100 us of polling.
+const WARM_PASSES: u16 = 1 << 14;
+/// Lines behind the next one that are looked at while a message may come any moment. A WRITE of up to 96 B
+/// and the SEND that announces it are three lines; if all of them are in our cache when they are written, they
+/// come back together, where one after the other each would take a transfer of its own.
+const LINES_AHEAD: usize = 2;
+
 /// What a pass looks at for each queue pair; everything else is touched only if there is something to do.
 ///
 /// Aligned so that it never shares a pair of cache lines with what another thread's group writes.
@@ -58,23 +65,32 @@ struct Poll {
     reader: Option<LineReader>,
     /// The queue pair has something to do that no line announces.
     attention: bool,
-    arrivals: Arrivals,
+    /// [`WARM_PASSES`] less the passes since a request came, down to 0.
+    warm: u16,
 }
 
 impl Poll {
     const EMPTY: Poll = Poll {
         reader: None,
         attention: false,
-        arrivals: Arrivals::Single,
+        warm: 0,
     };
 
-    /// Whether the queue pair has something to do; notes how requests come.
+    /// Whether the queue pair has something to do.
     #[inline(always)]
     fn is_due(&mut self) -> bool {
-        if self.has_line() {
+        let Some(reader) = &self.reader else {
+            return self.attention;
+        };
+        if reader.peek().is_some() {
             return true;
         }
-        self.arrivals = Arrivals::Single;
+        if self.warm > 0 {
+            self.warm -= 1;
+            for ahead in 1..=LINES_AHEAD {
+                reader.peek_at(ahead);
+            }
+        }
         self.attention
     }
 
@@ -83,6 +99,16 @@ impl Poll {
         self.reader
             .as_ref()
             .is_some_and(|reader| reader.peek().is_some())
+    }
+
+    /// How requests have been coming.
+    #[inline(always)]
+    fn arrivals(&self) -> Arrivals {
+        if self.warm == WARM_PASSES {
+            Arrivals::Streaming
+        } else {
+            Arrivals::Single
+        }
     }
 }
 
@@ -172,13 +198,14 @@ impl SoftGroup {
             return;
         };
         let consumed = core.consumed;
+        let arrivals = poll.arrivals();
         let peer_ring = match &mut poll.reader {
-            Some(reader) => core.turn_target(reader, &self.mrs, now, poll.arrivals, into),
+            Some(reader) => core.turn_target(reader, &self.mrs, now, arrivals, into),
             None => PeerRing::Quiet,
         };
         if core.consumed != consumed {
             // Until a pass finds nothing.
-            poll.arrivals = Arrivals::Streaming;
+            poll.warm = WARM_PASSES;
         }
         core.turn_send(peer_ring, into);
         poll.attention = core.needs_attention();

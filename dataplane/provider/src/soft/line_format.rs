@@ -90,10 +90,10 @@ pub(crate) struct Request {
     pub(crate) chain: Chain,
 }
 
-/// Marks the first line of the last request of a chain.
+/// Says in the first line of a request that the chain goes on behind it.
 #[inline(always)]
-pub(crate) fn end_chain(line: &mut Line) {
-    line[0] |= CHAIN_END;
+pub(crate) fn continue_chain(line: &mut LineBytes) {
+    line[0] &= OPCODE as u8;
 }
 
 /// A line that starts something.
@@ -146,7 +146,7 @@ pub(crate) fn lines_of(verb: Verb, len: usize) -> usize {
 }
 
 /// Appends a carried request to the lines that wait for the ring, which have room for it; `fill` gets the places
-/// for the payload in order. Behind the payload a line keeps what it held before.
+/// for the payload in order. The request is the end of a chain. Behind the payload a line keeps what it held before.
 #[inline(always)]
 pub(crate) fn emit_carried(
     verb: Verb,
@@ -157,7 +157,8 @@ pub(crate) fn emit_carried(
     debug_assert!(len <= CARRIED_BYTES_MAX as usize);
     let (addr, rkey) = verb.addr_rkey();
     let line = lines.claim();
-    let head = verb.opcode() | CARRIED << 8 | (len as u64) << 16 | u64::from(rkey) << 32;
+    let head =
+        verb.opcode() | CHAIN_END | CARRIED << 8 | (len as u64) << 16 | u64::from(rkey) << 32;
     line[..8].copy_from_slice(&head.to_le_bytes());
     match verb {
         Verb::Send => {}
@@ -178,13 +179,16 @@ pub(crate) fn emit_carried(
     }
 }
 
-/// The one line of a request by reference.
+/// The one line of a request by reference, the end of a chain.
 #[inline]
 pub(crate) fn emit_referenced(verb: Verb, sources: &[Source], line: &mut LineBytes) {
     debug_assert!(!sources.is_empty() && sources.len() <= PIECES_MAX);
     let (addr, rkey) = verb.addr_rkey();
-    let head =
-        verb.opcode() | REFERENCED << 8 | (sources.len() as u64) << 12 | u64::from(rkey) << 32;
+    let head = verb.opcode()
+        | CHAIN_END
+        | REFERENCED << 8
+        | (sources.len() as u64) << 12
+        | u64::from(rkey) << 32;
     line[..8].copy_from_slice(&head.to_le_bytes());
     line[8..16].copy_from_slice(&addr.to_le_bytes());
     for (source, place) in sources.iter().zip(line[16..48].chunks_exact_mut(16)) {
@@ -198,7 +202,11 @@ pub(crate) fn emit_referenced(verb: Verb, sources: &[Source], line: &mut LineByt
 }
 
 /// The line that asks the peer to look at our acknowledgements.
-pub(crate) const NOTICE_LINE: Line = [NOTICE, 0, 0, 0, 0, 0, 0];
+pub(crate) const NOTICE_LINE: LineBytes = {
+    let mut line = EMPTY_LINE;
+    line[0] = NOTICE as u8;
+    line
+};
 
 /// Judges the first line of a request.
 #[inline]
@@ -278,23 +286,22 @@ impl Request {
     }
 }
 
-/// The words of a line.
-#[inline(always)]
-pub(crate) fn to_words(bytes: &LineBytes) -> Line {
-    let mut line = Line::default();
-    for (word, place) in line.iter_mut().zip(bytes.chunks_exact(8)) {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(place);
-        *word = u64::from_le_bytes(eight);
-    }
-    line
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The words of a line.
+    pub(crate) fn to_words(bytes: &LineBytes) -> Line {
+        let mut line = Line::default();
+        for (word, place) in line.iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(place);
+            *word = u64::from_le_bytes(eight);
+        }
+        line
+    }
 
     fn verbs() -> impl Strategy<Value = Verb> {
         prop_oneof![
@@ -340,12 +347,12 @@ mod tests {
             let lines = emit(verb, &message);
             prop_assert_eq!(lines.len(), lines_of(verb, message.len()));
             let (form, len) = (Form::Carried, message.len() as u32);
-            let request = Request { verb, form, len, chain: Chain::More };
-            let mut line = to_words(&lines[0]);
-            prop_assert_eq!(parse(&line), Ok(Entry::Request(request)));
-            end_chain(&mut line);
-            let last = Request { chain: Chain::End, ..request };
-            prop_assert_eq!(parse(&line), Ok(Entry::Request(last)));
+            let request = Request { verb, form, len, chain: Chain::End };
+            let mut line = lines[0];
+            prop_assert_eq!(parse(&to_words(&line)), Ok(Entry::Request(request)));
+            continue_chain(&mut line);
+            let more = Request { chain: Chain::More, ..request };
+            prop_assert_eq!(parse(&to_words(&line)), Ok(Entry::Request(more)));
             prop_assert_eq!(request.lines(), lines.len());
             let all = lines.concat();
             prop_assert_eq!(&all[verb.head_bytes()..][..message.len()], &message[..]);
@@ -365,7 +372,7 @@ mod tests {
             let line = to_words(&bytes);
             let form = Form::Referenced { pieces: named.len() };
             let len = named.iter().map(|source| source.len).sum();
-            let request = Request { verb, form, len, chain: Chain::More };
+            let request = Request { verb, form, len, chain: Chain::End };
             prop_assert_eq!(request.lines(), 1);
             prop_assert_eq!(parse(&line), Ok(Entry::Request(request)));
             prop_assert_eq!(sources(&line, named.len()).collect::<Vec<_>>(), named);
@@ -395,7 +402,7 @@ mod tests {
 
     #[test]
     fn notice_is_nothing_else() {
-        assert_eq!(parse(&NOTICE_LINE), Ok(Entry::Notice));
+        assert_eq!(parse(&to_words(&NOTICE_LINE)), Ok(Entry::Notice));
         assert_eq!(parse(&[NOTICE | 1 << 32, 0, 0, 0, 0, 0, 0]), Err(Nonsense));
         assert_eq!(parse(&[0; 7]), Err(Nonsense));
     }

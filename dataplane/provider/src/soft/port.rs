@@ -14,9 +14,12 @@
 //! The answers are about the *peer's* ring: how many of its lines were executed, and, if the owner has
 //! stopped for good, why. The verdict is stored after the last change of the count.
 
-use pollux_ring::{AccessError, LINE_BYTES, LineReader, LineWriter, Pages, ReadWord, Segment};
-use pollux_ring::{SegmentError, Word};
+use pollux_ring::{
+    AccessError, HeadViolation, LINE_BYTES, LineReader, LineSink, LineSource, LineWriter, Lines,
+    Pages, ReadWord, Segment, SegmentError, Word,
+};
 
+use super::line_format::LineBytes;
 use crate::{Sleep, WcStatus};
 
 const MAGIC: u64 = 0x0001_7274_7070_6c78; // version 1 in the upper half
@@ -109,11 +112,49 @@ impl Run {
     }
 }
 
+/// Lines whose payload has been copied in as a whole when they are announced: a few wide stores instead of a
+/// word at a time. The announcement is the release store of the sequence number, as in every line ring.
+#[derive(Debug)]
+struct Announcer(Lines);
+
+impl LineSource for Announcer {
+    #[inline(always)]
+    fn lines(&self) -> usize {
+        self.0.lines()
+    }
+
+    #[inline(always)]
+    fn load(&self, position: u64, word: usize) -> u64 {
+        self.0.load(position, word)
+    }
+}
+
+impl LineSink for Announcer {
+    /// The payload is there already.
+    #[inline(always)]
+    fn store(&self, _position: u64, _word: usize, _value: u64) {}
+
+    #[inline(always)]
+    fn store_release(&self, position: u64, word: usize, value: u64) {
+        self.0.store_release(position, word, value);
+    }
+
+    #[inline(always)]
+    fn demote(&self, position: u64) {
+        self.0.demote(position);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, position: u64) {
+        self.0.prefetch(position);
+    }
+}
+
 /// The owner's half.
 #[derive(Debug)]
 pub(crate) struct Port {
     segment: Segment,
-    pub(crate) lines: LineWriter,
+    lines: LineWriter<Announcer>,
     run: Word,
     consumed: Word,
     verdict: Word,
@@ -141,7 +182,7 @@ impl Port {
         segment.word(fixed(1))?.store(lines as u64);
         segment.word(fixed(2))?.store(u64::from(qpn));
         let port = Port {
-            lines: LineWriter::new(segment.clone(), RING_OFFSET, lines)?,
+            lines: LineWriter::over(Announcer(segment.lines(RING_OFFSET, lines)?)),
             run: segment.word(fixed(3))?,
             consumed: segment.word(answers(0))?,
             verdict: segment.word(answers(1))?,
@@ -158,6 +199,40 @@ impl Port {
     /// The memory, for the peer.
     pub(crate) fn segment(&self) -> &Segment {
         &self.segment
+    }
+
+    /// Lines that may be written now, as far as we know.
+    #[inline(always)]
+    pub(crate) fn free_lines(&self) -> usize {
+        self.lines.free()
+    }
+
+    /// Lines written since the beginning.
+    #[inline(always)]
+    pub(crate) fn written_lines(&self) -> u64 {
+        self.lines.written()
+    }
+
+    /// Takes note of how many lines the peer has consumed, unless that is impossible.
+    #[inline]
+    pub(crate) fn refresh_lines(&mut self, consumed: u64) -> Result<(), HeadViolation> {
+        self.lines.refresh(consumed)
+    }
+
+    /// Writes a line; the peer can see it at once. There must be a free one.
+    #[inline(always)]
+    pub(crate) fn write_line(&mut self, line: &LineBytes) {
+        let offset = line_offset(self.lines.written(), self.lines.capacity());
+        let copied = self.segment.copy_in(offset, line);
+        debug_assert!(copied.is_ok(), "{copied:?}");
+        self.lines.write(&[0; 7]);
+    }
+
+    /// The end of a chain: hints that the peer will read, and we write on behind it.
+    #[inline(always)]
+    pub(crate) fn end_of_chain(&mut self) {
+        self.lines.demote_last();
+        self.lines.prefetch_next();
     }
 
     pub(crate) fn publish_run(&self, run: Run) {
@@ -356,8 +431,8 @@ mod tests {
         );
         port.publish_awake(4);
         assert!(!peer.sleep().asleep());
-        port.lines.write(&[5; 7]);
-        assert_eq!(reader.peek(), Some([5; 7]));
+        port.write_line(&[5; 56]);
+        assert_eq!(reader.peek(), Some([0x0505_0505_0505_0505; 7]));
         reader.advance(1);
         assert_eq!(reader.peek(), None);
     }

@@ -10,7 +10,9 @@ use pollux_ring::{LineReader, Region, Wake};
 
 use super::barrier::Fence;
 use super::fifo::Fifo;
-use super::line_format::{CARRIED_BYTES_MAX, EMPTY_LINE, LineBytes, NOTICE_LINE, Verb, lines_of};
+use super::line_format::{
+    CARRIED_BYTES_MAX, EMPTY_LINE, LineBytes, NOTICE_LINE, Verb, continue_chain, lines_of,
+};
 use super::port::{PeerPort, Port, PortError, Verdict};
 use super::shared::{Door, Peer, Shared};
 use super::table::View;
@@ -67,6 +69,8 @@ pub(super) struct SendQueue {
     pub(super) signalled_posted: u32,
     /// Lines of the records from `pushed` on.
     pub(super) staged: Fifo<LineBytes>,
+    /// Where among these the newest request begins, until it is rung.
+    pub(super) chain_tail: Option<u64>,
     /// Lines of all records since the beginning.
     pub(super) line_end: u64,
     /// Lines of requests that the peer says it has consumed.
@@ -101,9 +105,19 @@ impl SendQueue {
             signalled_flushed: 0,
             signalled_posted: 0,
             staged: Fifo::new(staged_lines, EMPTY_LINE),
+            chain_tail: None,
             line_end: 0,
             acked_lines: 0,
             lines_max: NEVER,
+        }
+    }
+
+    /// Before a request is staged: it becomes the end of its chain, and the one before it is the end no more.
+    #[inline(always)]
+    pub(super) fn extend_chain(&mut self) {
+        let before = self.chain_tail.replace(self.staged.end());
+        if let Some(line) = before.and_then(|before| self.staged.get_mut(before)) {
+            continue_chain(line);
         }
     }
 
@@ -331,9 +345,9 @@ impl Core {
             return;
         }
         // What is not in the ring now will never be; the notice is no request.
-        self.send.lines_max = self.port.lines.written();
+        self.send.lines_max = self.port.written_lines();
         // Every request has left this line free.
-        self.port.lines.write(&NOTICE_LINE);
+        self.port.write_line(&NOTICE_LINE);
         self.wake_peer(WakeFor::Requests);
     }
 }

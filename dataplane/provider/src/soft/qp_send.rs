@@ -192,6 +192,7 @@ impl Core {
         if self.send.staged.room() < lines {
             return Err(PostError::SendQueueFull);
         }
+        self.send.extend_chain();
         line_format::emit_carried(work.verb, len, &mut self.send.staged, fill);
         let line_end = self.send.line_end + lines as u64;
         self.record(work, len as u32, line_end);
@@ -233,6 +234,7 @@ impl Core {
         if self.send.staged.room() == 0 {
             return Err(PostError::SendQueueFull);
         }
+        self.send.extend_chain();
         line_format::emit_referenced(work.verb, &sources, self.send.staged.claim());
         let line_end = self.send.line_end + 1;
         self.record(work, bytes as u32, line_end);
@@ -285,6 +287,7 @@ impl Core {
         self.stats.doorbells += 1;
         self.send.signalled_flushed += self.send.signalled_posted;
         self.send.signalled_posted = 0;
+        self.send.chain_tail = None;
         self.send.flushed = end;
         if self.open {
             self.push_lines();
@@ -294,37 +297,30 @@ impl Core {
     /// Moves rung requests into the ring, each as a whole, as long as it has room.
     #[inline]
     pub(super) fn push_lines(&mut self) {
-        let before = self.port.lines.written();
+        let before = self.port.written_lines();
         while self.send.pushed < self.send.flushed {
             let Some(record) = self.send.records.get(self.send.pushed) else {
                 break;
             };
-            let need = (record.line_end - self.port.lines.written()) as usize + NOTICE_LINES;
-            if self.port.lines.free() < need {
+            let lines = (record.line_end - self.port.written_lines()) as usize;
+            if self.port.free_lines() < lines + NOTICE_LINES {
                 self.refresh_writer();
-                if self.port.lines.free() < need {
+                if self.port.free_lines() < lines + NOTICE_LINES {
                     break;
                 }
             }
             self.send.pushed += 1;
-            let mut ends_chain = self.send.pushed == self.send.flushed;
-            for _ in NOTICE_LINES..need {
+            for _ in 0..lines {
                 let Some(line) = self.send.staged.front() else {
                     break;
                 };
-                let mut line = line_format::to_words(line);
-                if ends_chain {
-                    line_format::end_chain(&mut line);
-                    ends_chain = false;
-                }
-                self.port.lines.write(&line);
+                self.port.write_line(line);
                 self.send.staged.pop();
             }
         }
         self.send.staged.rewind();
-        if self.port.lines.written() != before {
-            self.port.lines.demote_last();
-            self.port.lines.prefetch_next();
+        if self.port.written_lines() != before {
+            self.port.end_of_chain();
             self.wake_peer(WakeFor::Requests);
         }
     }
@@ -333,7 +329,7 @@ impl Core {
     pub(super) fn refresh_writer(&mut self) {
         let Some(link) = &self.link else { return };
         let consumed = link.port.consumed();
-        match self.port.lines.refresh(consumed) {
+        match self.port.refresh_lines(consumed) {
             Ok(()) => self.send.acked_lines = consumed.min(self.send.lines_max),
             Err(violation) => {
                 if self.failure.is_none() {

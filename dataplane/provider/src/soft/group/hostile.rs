@@ -6,7 +6,8 @@ use pollux_ring::{LINE_BYTES, Pages, Region, Segment, Wake};
 use proptest::prelude::*;
 
 use super::SoftGroup;
-use crate::soft::line_format::{EMPTY_LINE, LineBytes, Verb, emit_carried, to_words};
+use crate::soft::line_format::tests::to_words;
+use crate::soft::line_format::{EMPTY_LINE, LineBytes, Verb, continue_chain, emit_carried};
 use crate::soft::port::line_offset;
 use crate::soft::{DeviceOptions, Fabric, SoftDevice, fifo::Fifo};
 use crate::{
@@ -267,7 +268,10 @@ fn endless_requests_take_a_bounded_share_of_a_pass() {
     };
     let mut staged: Fifo<LineBytes> = Fifo::new(1, EMPTY_LINE);
     emit_carried(verb, 8, &mut staged, |place| place.fill(7));
-    let line = to_words(staged.front().unwrap());
+    let mut line = *staged.front().unwrap();
+    // The chain never ends.
+    continue_chain(&mut line);
+    let line = to_words(&line);
     for round in 0..20u64 {
         for position in 0..256 {
             liar.scribble_line(round * 256 + position, &line);
