@@ -12,6 +12,7 @@
 //! | [`cursor`], [`seq`] | the only places where numbers go round |
 //! | [`event`], [`error`] | what the application learns; why a connection was reset |
 //! | [`clc`], [`diagnosis`] | the handshake over TCP; why a connection stayed there |
+//! | [`credit`] | how many messages the peer can take |
 //! | [`llc`] | the exchanges on a link: confirm it, confirm and delete RMBs, test it, end it |
 //! | [`link`], [`group`] | the ends of a link; which link group a connection joins |
 //! | [`time`], [`units`] | plain numbers with a meaning |
@@ -20,6 +21,7 @@
 
 pub mod clc;
 pub mod conn;
+pub mod credit;
 pub mod cursor;
 pub mod diagnosis;
 pub mod error;

@@ -1,0 +1,343 @@
+//! Receive-queue credits of one link: never more messages than the peer has receives for them.
+//!
+//! Every SEND, a CDC message as well as an LLC message of any length, uses up one receive of the peer.
+//! Without one the adapter answers "receiver not ready" and everything behind waits for its timer.
+//! Sides that agreed on credits (`clc`) count instead:
+//!
+//! 1. A side starts with as many credits as the peer said it has posted receives. A SEND takes one.
+//! 2. A receive that was used up and is posted anew is a credit to be *returned*. Returned credits
+//!    ride on every CDC message, as many as a byte holds.
+//! 3. What nothing carried goes out by itself, in an ANNOUNCE CREDITS, once it is a third of our
+//!    receives; half of that already when we have used up a third of the peer's, because then there
+//!    is traffic both ways and the peer may be as short of credits as we are.
+//! 4. The last credit is reserved for an announcement. Without that rule both sides could use up all
+//!    their credits and each hold those of the other, and wait for ever.
+//! 5. A post that failed gives back the credit it took and the returns it carried.
+//!
+//! ```text
+//!   ours at the peer = credits we hold + messages under way + receives used up, not posted anew
+//!                    + returned ones the peer holds + returns under way
+//! ```
+//!
+//! This sum never changes; `tests/credit_exploration.rs` visits every state of two such sides.
+//!
+//! Sources: the patches of January 2022 for Linux and the Anolis kernel (fields and thresholds of
+//! receives/3 and two thirds); the reserve is ours, and both understand it.
+
+use core::fmt;
+
+/// Credits that only an announcement may take.
+const RESERVE: u32 = 1;
+
+/// Fewest receives a side must have posted for credits to work: one for a message, one for an
+/// announcement.
+pub const RECEIVES_MIN: u8 = 2;
+
+/// What a message is, as far as credits go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// A CDC message. Carries returns.
+    Cdc,
+    /// An LLC message of any length, but an announcement.
+    Llc,
+    /// An ANNOUNCE CREDITS. Carries returns, and may take the reserved credit.
+    Announcement,
+}
+
+/// A credit that was taken, with the returns that go along. Comes back to [`Credits::give_back`] if
+/// the message was not posted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use]
+pub struct Taken {
+    /// Returns that the message has to carry.
+    pub carried: u8,
+}
+
+/// Whether [`Credits`] wants an announcement.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Announcing {
+    /// Nobody has been asked.
+    No,
+    /// One has been asked for and is not sent yet.
+    Asked,
+}
+
+/// The peer returned more credits than we ever took. It has lost count, and so have we.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooMany {
+    /// Credits returned.
+    pub returned: u8,
+    /// Credits held before.
+    pub held: u32,
+    /// Credits that the peer gave in the beginning, the most there can be.
+    pub initial: u32,
+}
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooMany {
+            returned,
+            held,
+            initial,
+        } = self;
+        write!(
+            f,
+            "the peer returned {returned} credits; {held} of {initial} were held, so at most {} can \
+             have been used up",
+            initial - held
+        )
+    }
+}
+
+impl core::error::Error for TooMany {}
+
+/// Both directions of a link's credits.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Credits {
+    /// Messages the peer can take.
+    held: u32,
+    initial: u32,
+    /// Receives posted anew and not returned yet.
+    to_return: u32,
+    receives: u32,
+    announcing: Announcing,
+}
+
+impl Credits {
+    /// A new link: the peer has announced `peer_receives`, we have announced `own_receives` and
+    /// posted at least as many. `None` if either is below [`RECEIVES_MIN`]: with a single receive
+    /// nothing could be sent beside announcements.
+    #[must_use]
+    pub fn new(peer_receives: u8, own_receives: u8) -> Option<Credits> {
+        if peer_receives.min(own_receives) < RECEIVES_MIN {
+            return None;
+        }
+        Some(Credits {
+            held: peer_receives.into(),
+            initial: peer_receives.into(),
+            to_return: 0,
+            receives: own_receives.into(),
+            announcing: Announcing::No,
+        })
+    }
+
+    /// Whether a message may be sent now.
+    #[inline]
+    #[must_use]
+    pub fn may_send(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Cdc | Kind::Llc => self.held > RESERVE,
+            Kind::Announcement => self.held > 0 && self.to_return > 0,
+        }
+    }
+
+    /// Takes a credit for a message that is about to be posted; `None` if it may not be sent.
+    #[inline]
+    pub fn take(&mut self, kind: Kind) -> Option<Taken> {
+        if !self.may_send(kind) {
+            return None;
+        }
+        self.held -= 1;
+        let carried = match kind {
+            Kind::Cdc | Kind::Announcement => self.to_return.min(u32::from(u8::MAX)) as u8,
+            Kind::Llc => 0,
+        };
+        self.to_return -= u32::from(carried);
+        if kind == Kind::Announcement {
+            self.announcing = Announcing::No;
+        }
+        Some(Taken { carried })
+    }
+
+    /// A message was not posted after all.
+    #[cold]
+    pub fn give_back(&mut self, taken: Taken) {
+        self.held += 1;
+        self.to_return += u32::from(taken.carried);
+    }
+
+    /// A receive that a message had used up is posted anew.
+    #[inline]
+    pub fn handle_receive_posted(&mut self) {
+        self.to_return += 1;
+    }
+
+    /// A message of the peer returned credits. Those waiting for credits may go on.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMany`]; nothing is changed then, and the link should be given up: the peer's count of our
+    /// messages is wrong.
+    #[inline]
+    pub fn handle_returned(&mut self, credits: u8) -> Result<(), TooMany> {
+        let held = self.held + u32::from(credits);
+        if held > self.initial {
+            return Err(TooMany {
+                returned: credits,
+                held: self.held,
+                initial: self.initial,
+            });
+        }
+        self.held = held;
+        Ok(())
+    }
+
+    /// Whether somebody should be asked for an announcement; true once until it was sent or called
+    /// off. To be looked at when receives have been posted anew and nothing carried them.
+    #[inline]
+    pub fn ask_for_announcement(&mut self) -> bool {
+        let is_due = self.announcing == Announcing::No
+            && self.to_return >= self.threshold()
+            && self.may_send(Kind::Announcement);
+        if is_due {
+            self.announcing = Announcing::Asked;
+        }
+        is_due
+    }
+
+    /// The announcement asked for is not sent: nothing was left to return, or there was no room.
+    pub fn call_off(&mut self) {
+        self.announcing = Announcing::No;
+    }
+
+    /// Whether no more than two thirds of the peer's receives are left.
+    #[inline]
+    #[must_use]
+    pub fn is_low(&self) -> bool {
+        self.held <= (self.initial * 2 / 3).max(1)
+    }
+
+    /// Credits held: messages the peer can take.
+    #[inline]
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Credits in the beginning.
+    #[must_use]
+    pub fn initial(&self) -> u32 {
+        self.initial
+    }
+
+    /// Receives posted anew and not returned yet.
+    #[inline]
+    #[must_use]
+    pub fn to_return(&self) -> u32 {
+        self.to_return
+    }
+
+    /// Returns that are worth a message of their own.
+    #[inline]
+    fn threshold(&self) -> u32 {
+        let parts = if self.is_low() { 6 } else { 3 };
+        (self.receives / parts).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credits(peer: u8, own: u8) -> Credits {
+        Credits::new(peer, own).expect("enough receives")
+    }
+
+    #[test]
+    fn one_receive_is_not_enough_for_either_side() {
+        assert_eq!(Credits::new(1, 48), None);
+        assert_eq!(Credits::new(48, 1), None);
+        assert!(Credits::new(2, 2).is_some());
+    }
+
+    #[test]
+    fn the_last_credit_is_kept_for_an_announcement() {
+        let mut side = credits(3, 3);
+        assert_eq!(side.take(Kind::Cdc), Some(Taken { carried: 0 }));
+        assert_eq!(side.take(Kind::Llc), Some(Taken { carried: 0 }));
+        assert_eq!(side.take(Kind::Cdc), None);
+        assert_eq!(side.take(Kind::Llc), None);
+        assert_eq!(side.take(Kind::Announcement), None, "nothing to return");
+        side.handle_receive_posted();
+        assert_eq!(side.take(Kind::Announcement), Some(Taken { carried: 1 }));
+        side.handle_receive_posted();
+        assert_eq!(side.take(Kind::Announcement), None, "no credit at all");
+    }
+
+    #[test]
+    fn returns_ride_on_cdc_messages_and_not_on_other_llc_messages() {
+        let mut side = credits(10, 10);
+        for _ in 0..3 {
+            side.handle_receive_posted();
+        }
+        assert_eq!(side.take(Kind::Llc), Some(Taken { carried: 0 }));
+        assert_eq!(side.take(Kind::Cdc), Some(Taken { carried: 3 }));
+        assert_eq!(side.to_return(), 0);
+    }
+
+    #[test]
+    fn more_than_a_byte_holds_is_returned_in_parts() {
+        let mut side = credits(255, 255);
+        for _ in 0..300 {
+            side.handle_receive_posted();
+        }
+        assert_eq!(side.take(Kind::Cdc), Some(Taken { carried: 255 }));
+        assert_eq!(side.take(Kind::Cdc), Some(Taken { carried: 45 }));
+    }
+
+    #[test]
+    fn a_post_that_failed_gives_both_back() {
+        let mut side = credits(5, 5);
+        side.handle_receive_posted();
+        let before = side.clone();
+        let taken = side.take(Kind::Cdc).expect("a credit");
+        assert_ne!(side, before);
+        side.give_back(taken);
+        assert_eq!(side, before);
+    }
+
+    #[test]
+    fn an_announcement_is_asked_for_once_at_a_third_of_our_receives_or_a_sixth_when_low() {
+        let mut side = credits(48, 48);
+        for _ in 0..15 {
+            side.handle_receive_posted();
+            assert!(!side.ask_for_announcement());
+        }
+        side.handle_receive_posted();
+        assert!(side.ask_for_announcement());
+        assert!(!side.ask_for_announcement(), "only once");
+        side.call_off();
+        assert!(side.ask_for_announcement());
+        let _ = side.take(Kind::Announcement);
+        // Down to two thirds of what the peer had.
+        while side.held() > 32 {
+            assert!(!side.is_low());
+            let _ = side.take(Kind::Llc);
+        }
+        assert!(side.is_low());
+        for _ in 0..7 {
+            side.handle_receive_posted();
+            assert!(!side.ask_for_announcement());
+        }
+        side.handle_receive_posted();
+        assert!(side.ask_for_announcement());
+    }
+
+    #[test]
+    fn a_peer_that_returns_more_than_was_taken_is_told_off_and_nothing_changes() {
+        let mut side = credits(4, 4);
+        let _ = side.take(Kind::Cdc);
+        let before = side.clone();
+        assert_eq!(
+            side.handle_returned(2),
+            Err(TooMany {
+                returned: 2,
+                held: 3,
+                initial: 4
+            })
+        );
+        assert_eq!(side, before);
+        assert_eq!(side.handle_returned(1), Ok(()));
+        assert_eq!(side.held(), 4);
+    }
+}
