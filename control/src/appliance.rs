@@ -34,7 +34,7 @@ use self::services::LatencyRun;
 use self::sessions::Greeting;
 use self::state::{ConnKey, ConnRecord, GroupKey, Place, SessionState, WorkerState};
 use self::workers::{WorkerPlan, WorkerPort};
-use crate::config::{Config, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
+use crate::config::{Config, CreditChoice, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
 use crate::exit::Fatal;
 use crate::gateway::Gateway;
@@ -744,6 +744,12 @@ fn local<D: Device>(config: &Config, device: &D, peer_id: [u8; 8]) -> Result<Loc
         .filter_map(MtuCode::new)
         .rfind(|code| code.bytes() <= identity.mtu_bytes)
         .unwrap_or(MtuCode::B256);
+    let credits = VendorOptions::VALID.union(VendorOptions::CREDITS);
+    let (options, bare_credits) = match config.handshake.credits {
+        CreditChoice::On => (credits, BareCredits::Off),
+        CreditChoice::Bare => (credits, BareCredits::On),
+        CreditChoice::Off => (VendorOptions::NONE, BareCredits::Off),
+    };
     let max_conns = MaxConns::new(config.handshake.conns_per_group_max);
     let host = rustix::system::uname();
     Ok(Local {
@@ -756,8 +762,8 @@ fn local<D: Device>(config: &Config, device: &D, peer_id: [u8; 8]) -> Result<Loc
         max_conns: max_conns.unwrap_or(MaxConns::MAX),
         wait: handshake::millis(config.handshake.timeout_ms),
         gid_rule: GidRule::Any,
-        options: VendorOptions::NONE,
-        bare_credits: BareCredits::Off,
+        options,
+        bare_credits,
         v1: None,
     })
 }

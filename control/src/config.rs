@@ -27,8 +27,8 @@ pub use self::paths::{PathError, Paths};
 use self::reader::Reader;
 pub use self::size::{SizeError, format_size, parse_size};
 pub use self::values::{
-    CoreUse, Driver, Endpoint, GidChoice, Hugepages, InlineProbe, InlineThreshold, LogLevel,
-    PathChoice, PeerPattern, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
+    CoreUse, CreditChoice, Driver, Endpoint, GidChoice, Hugepages, InlineProbe, InlineThreshold,
+    LogLevel, PathChoice, PeerPattern, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
 };
 use crate::cores::CoreChoice;
 pub use pollux_provider::soft::Personality;
@@ -221,6 +221,8 @@ pub struct HandshakeConfig {
     pub peek_timeout_ms: u32,
     /// Connections that share one link group.
     pub conns_per_group_max: u8,
+    /// Whether receive-queue credits are agreed on.
+    pub credits: CreditChoice,
 }
 
 impl Default for HandshakeConfig {
@@ -229,6 +231,7 @@ impl Default for HandshakeConfig {
             timeout_ms: 6000,
             peek_timeout_ms: 250,
             conns_per_group_max: 255,
+            credits: CreditChoice::On,
         }
     }
 }

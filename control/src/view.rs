@@ -211,6 +211,31 @@ pub struct LinkCounters {
     pub rnr_naks_received: u64,
 }
 
+/// The receive-queue credits of a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreditView {
+    /// Messages the peer can take now.
+    pub held: u32,
+    /// The same in the beginning: receives the peer had posted.
+    pub initial: u32,
+    /// Receives posted anew that the peer has not been told of.
+    pub to_return: u32,
+    /// Times the credits held fell to two thirds of the initial ones.
+    pub low_water: u64,
+    /// Announcements sent.
+    pub announcements_sent: u64,
+    /// Announcements received.
+    pub announcements_received: u64,
+    /// Credits returned on CDC messages.
+    pub returned_by_cdc: u64,
+    /// Credits returned by announcements.
+    pub returned_by_announcement: u64,
+    /// Times the link ran out of credits while somebody had something to send.
+    pub waits: u64,
+    /// Time spent without, in nanoseconds.
+    pub waited_ns: u64,
+}
+
 /// One link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkView {
@@ -246,6 +271,8 @@ pub struct LinkView {
     pub inline_write_bytes: u32,
     /// Connections that use it.
     pub conns: u32,
+    /// Receive-queue credits; `None` where they were not agreed on.
+    pub credits: Option<CreditView>,
     /// What was counted.
     pub counters: LinkCounters,
 }

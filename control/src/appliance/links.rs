@@ -9,16 +9,17 @@ use crate::config::Config;
 use crate::probe::{Memory, ProbeError, Shape, Wish};
 use crate::view::{Found, InlineView};
 use pollux_proto::clc::{Agreed, LocalEndpoint};
+use pollux_proto::credit::{Credits, RECEIVES_MIN};
 use pollux_proto::group::{GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
 use pollux_proto::llc::{Engine, EngineParams, Output, RkeyTag};
 use pollux_provider::{
-    Device, DeviceEvent, GroupId as PollGroupId, Qp, QpKind, RtrAttr, RtsAttr, WcStatus,
+    Device, DeviceEvent, GroupId as PollGroupId, Qp, QpCaps, QpKind, RtrAttr, RtsAttr, WcStatus,
 };
 use pollux_wire::clc::{Attachment, Diagnosis};
 use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
 use pollux_wire::llc::{DeleteReason, Ending};
-use pollux_worker::{Command, Link, LinkId, Report};
+use pollux_worker::{Command, FlowControl, Link, LinkId, Report};
 
 /// "Receiver not ready" delay asked of the peer: 0.06 ms, as Linux sets it.
 const MIN_RNR_TIMER: u8 = 5;
@@ -28,6 +29,9 @@ const ACK_TIMEOUT: u8 = 15;
 const RETRY_COUNT: u8 = 6;
 /// Retries after "receiver not ready": for ever, as against a Linux peer nothing else is right.
 const RNR_RETRY: u8 = 7;
+/// Receives of a link of a Linux peer, and the least that any peer is known to have: where no credits
+/// were agreed on no more work is under way at a time.
+const LINUX_RECEIVES: u32 = 48;
 /// Tags of DELETE RKEY requests have this bit, those of CONFIRM RKEY are handshakes.
 const DELETE_TAG: u64 = 1 << 63;
 
@@ -62,6 +66,27 @@ pub(super) fn try_qp<D: Device>(
     Ok(InlineView::from(&outcome))
 }
 
+/// Receives that the peer is told of, so that it may count on them.
+fn announced_receives(caps: QpCaps) -> u8 {
+    u8::try_from(caps.recv_wr).unwrap_or(u8::MAX)
+}
+
+/// How a link keeps from sending more than the peer has receives for.
+fn flow_control(peer_receives: Option<u8>, own_receives: u8) -> Result<FlowControl, Diagnosis> {
+    let Some(peer_receives) = peer_receives else {
+        return Ok(FlowControl::UnderWay(LINUX_RECEIVES));
+    };
+    let credits = Credits::new(peer_receives, own_receives).ok_or_else(|| {
+        tracing::warn!(
+            peer_receives,
+            own_receives,
+            "too few receives for credits, which need {RECEIVES_MIN} on either side"
+        );
+        Diagnosis::CREDITSERR
+    })?;
+    Ok(FlowControl::Credits(credits))
+}
+
 impl<D: Device> LinkState<D> {
     /// Our endpoint for a connection on this link; `None` for buffers of a size that CLC cannot
     /// name.
@@ -76,7 +101,7 @@ impl<D: Device> LinkState<D> {
             rmbe_index: RmbeIndex::new(1)?,
             alert_token: AlertToken::new(token)?,
             rmbe_size: BufferSizeCode::from_bytes(buffers.rmbe_bytes)?,
-            receives: u8::try_from(self.caps.recv_wr).unwrap_or(u8::MAX),
+            receives: announced_receives(self.caps),
             attachment: Attachment::Direct,
         })
     }
@@ -143,6 +168,7 @@ where
             inline,
             memory,
             engine: None,
+            credits_due: None,
             peer: None,
             ueid: None,
             first: Some(first),
@@ -160,6 +186,7 @@ where
             .links
             .get_mut(&key.group)
             .ok_or(Diagnosis::NOACTLINK)?;
+        let flow = flow_control(agreed.peer_receives, announced_receives(link.caps))?;
         let mut qp = link.qp.take().ok_or(Diagnosis::INTERR)?;
         let peer = agreed.peer;
         let rtr = RtrAttr {
@@ -191,7 +218,7 @@ where
         link.ueid = agreed.terms.eid;
         link.phase = LinkPhase::Adopting;
         let (receive, send) = (link.memory.receive.clone(), link.memory.send.clone());
-        let bookkeeping = Box::new(Link::new(link.link, link.caps, receive, send));
+        let bookkeeping = Box::new(Link::new(link.link, link.caps, (receive, send), flow));
         state.port.send(Command::AdoptLink {
             qp,
             link: bookkeeping,
@@ -258,8 +285,12 @@ where
                     if let Some(peer) = link.peer {
                         state.groups.activate(now, key.group, peer.qpn);
                     }
+                    let due = link.credits_due.take();
                     if let Some(first) = first {
                         self.link_is_confirmed(first);
+                    }
+                    if let Some(credits) = due {
+                        self.credits_due(key, credits);
                     }
                 }
                 Output::RkeyConfirmed { tag } if tag.0 & DELETE_TAG == 0 => {
@@ -284,6 +315,22 @@ where
                     self.drop_group(key, failure.diagnosis());
                 }
             }
+        }
+    }
+
+    /// Receives of a link have been posted anew and nothing has told the peer: an announcement does,
+    /// as soon as the link is confirmed.
+    fn credits_due(&mut self, key: GroupKey, credits: u8) {
+        let link = self.workers[key.worker].links.get_mut(&key.group);
+        let Some(link) = link else { return };
+        let announced = link
+            .engine
+            .as_mut()
+            .is_some_and(|engine| engine.announce_credits(credits).is_ok());
+        if announced {
+            self.pump_link(key);
+        } else {
+            link.credits_due = Some(credits);
         }
     }
 
@@ -399,6 +446,11 @@ where
                 if let Some(engine) = engine {
                     engine.handle_message(now, &message);
                     self.pump_link(GroupKey { worker, group });
+                }
+            }
+            Report::CreditsDue { link, credits } => {
+                if let Some(group) = self.workers[worker].group_of_link(link) {
+                    self.credits_due(GroupKey { worker, group }, credits);
                 }
             }
             Report::ConnClosed {

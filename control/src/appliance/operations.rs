@@ -6,13 +6,13 @@ use super::state::{ConnUser, LinkPhase, Place};
 use crate::config::PollMode;
 use crate::rpc::{Call, Methods, Reply, Request, RpcError, Ticket};
 use crate::view::{
-    ConfigView, ConnView, DeviceView, FallbackView, GroupView, LinkCounters, LinkView, MemoryView,
-    OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
+    ConfigView, ConnView, CreditView, DeviceView, FallbackView, GroupView, LinkCounters, LinkView,
+    MemoryView, OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
 };
 use pollux_proto::link::Role as LinkRole;
 use pollux_provider::{Device, QpStats};
 use pollux_ring::{PageKind, hugepages_free};
-use pollux_worker::{Command, PollMode as WorkerPoll, Snapshot, WorkerFigures};
+use pollux_worker::{Command, CreditFigures, PollMode as WorkerPoll, Snapshot, WorkerFigures};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -65,6 +65,21 @@ fn poll(mode: WorkerPoll) -> PollMode {
         WorkerPoll::Busy => PollMode::Busy,
         WorkerPoll::Adaptive => PollMode::Adaptive,
         WorkerPoll::Interrupt => PollMode::Interrupt,
+    }
+}
+
+fn credits(figures: &CreditFigures) -> CreditView {
+    CreditView {
+        held: figures.held,
+        initial: figures.initial,
+        to_return: figures.to_return,
+        low_water: figures.low_water,
+        announcements_sent: figures.announcements_sent,
+        announcements_received: figures.announcements_received,
+        returned_by_cdc: figures.returned_by_cdc,
+        returned_by_announcement: figures.returned_by_announcement,
+        waits: figures.waits,
+        waited_ns: figures.waited_ns,
     }
 }
 
@@ -274,6 +289,7 @@ where
                     inline_message_bytes: figures.map_or(0, |f| f.inline.messages),
                     inline_write_bytes: figures.map_or(0, |f| f.inline.writes),
                     conns: group.conns() as u32,
+                    credits: figures.and_then(|f| f.credits.as_ref()).map(credits),
                     counters: figures.map_or_else(LinkCounters::default, |f| counters(&f.stats)),
                 });
             }
@@ -463,6 +479,12 @@ where
                         add(format!("link.{name}"), value.as_u64().unwrap_or(0));
                     }
                 }
+                let credits = link.credits.as_ref().map(credits);
+                if let Ok(Value::Object(fields)) = serde_json::to_value(&credits) {
+                    for (name, value) in fields {
+                        add(format!("credit.{name}"), value.as_u64().unwrap_or(0));
+                    }
+                }
                 add("link.bytes_posted".to_string(), link.stats.bytes_posted);
                 add(
                     "link.writes_executed".to_string(),
@@ -483,7 +505,7 @@ where
     }
 }
 
-fn figure_names(figures: &WorkerFigures) -> [(&'static str, u64); 14] {
+fn figure_names(figures: &WorkerFigures) -> [(&'static str, u64); 15] {
     [
         ("passes", figures.passes),
         ("busy_passes", figures.busy_passes),
@@ -499,5 +521,6 @@ fn figure_names(figures: &WorkerFigures) -> [(&'static str, u64); 14] {
         ("conns_closed", figures.conns_closed),
         ("conns_reset", figures.conns_reset),
         ("send_waits", figures.send_waits),
+        ("credit_faults", figures.credit_faults),
     ]
 }

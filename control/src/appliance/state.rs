@@ -82,6 +82,8 @@ pub(crate) struct LinkState<D: Device> {
     pub(crate) inline: InlineView,
     pub(crate) memory: LinkMemory,
     pub(crate) engine: Option<Engine>,
+    /// Credits to be announced once the link is confirmed.
+    pub(crate) credits_due: Option<u8>,
     pub(crate) peer: Option<PeerEndpoint>,
     pub(crate) ueid: Option<Ueid>,
     /// The handshake of the first contact, while it lasts.

@@ -12,8 +12,8 @@ use super::drafts::{ForwardDraft, PeerDraft, ServiceDraft};
 use super::found::{Found, Limits, Problem};
 use super::size::format_size;
 use super::values::{
-    Driver, Hugepages, InlineProbe, InlineThreshold, LogLevel, PlainAddress, PollChoice,
-    ServiceKind,
+    CreditChoice, Driver, Hugepages, InlineProbe, InlineThreshold, LogLevel, PlainAddress,
+    PollChoice, ServiceKind,
 };
 use super::{Config, Personality};
 use crate::nearest::nearest;
@@ -402,7 +402,7 @@ const DEVICE: &[Key<Config>] = &[
     Key {
         name: "recv_wr",
         unit: "work requests per link",
-        limits: Limits::Count { min: 16, max: 2048 },
+        limits: Limits::Count { min: 8, max: 2048 },
         about: "Depth of the receive queue of each link: messages that may arrive before the \
                 worker looks.",
         get: |c| Setting::count(c.device.recv_wr),
@@ -562,6 +562,21 @@ const HANDSHAKE: &[Key<Config>] = &[
             found
                 .count(limits)
                 .map(|max| c.handshake.conns_per_group_max = max)
+        },
+    },
+    Key {
+        name: "credits",
+        unit: "mode",
+        limits: Limits::Words(CreditChoice::WORDS),
+        about: "Receive-queue credits: a peer that agrees is never sent more messages than it has \
+                receives for. \"on\" offers them with the vendor word of SMC-Rv2.1, which Linux \
+                ignores; \"bare\" also takes and gives them by byte 51 alone, as the Linux patches of \
+                January 2022 do.",
+        get: |c| Setting::text(c.handshake.credits),
+        set: |c, found, limits| {
+            found
+                .word(limits)
+                .map(|choice| c.handshake.credits = choice)
         },
     },
 ];

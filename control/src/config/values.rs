@@ -83,6 +83,19 @@ pub enum InlineThreshold {
 }
 
 words! {
+    /// Whether receive-queue credits are agreed on with peers that offer them.
+    pub enum CreditChoice {
+        /// With the vendor word of SMC-Rv2.1; nothing is sent of it to others.
+        On = "on",
+        /// Never.
+        Off = "off",
+        /// As `on`, and also by byte 51 of Accept and Confirm alone, as the Linux patches of January
+        /// 2022 do.
+        Bare = "bare",
+    }
+}
+
+words! {
     /// Whether memory comes from the hugepage pool.
     pub enum Hugepages {
         /// If the pool has pages, else ordinary pages.

@@ -6,6 +6,7 @@ use super::{
     OwnerView, PlannedWorker, StatsView, VersionView, WorkerView,
 };
 use Column::{Number, Words};
+use std::time::Duration;
 
 impl View for VersionView {
     fn text(&self) -> String {
@@ -87,6 +88,9 @@ impl View for [LinkView] {
             Words("WRITES inl/ref"),
             Words("SENDS inl/ref"),
             Number("SIGNALLED"),
+            Words("CREDITS"),
+            Words("RETURNED cdc/ann"),
+            Words("DRY"),
             Words("RNR out/in"),
         ];
         list(self, "no links", &columns, |link| {
@@ -112,6 +116,18 @@ impl View for [LinkView] {
                 ),
                 format!("{}/{}", counters.sends_inline, counters.sends_by_reference),
                 counters.signaled_completions.to_string(),
+                link.credits.as_ref().map_or("off".to_string(), |credits| {
+                    format!("{} of {}", credits.held, credits.initial)
+                }),
+                link.credits.as_ref().map_or("-".to_string(), |credits| {
+                    let (cdc, announced) =
+                        (credits.returned_by_cdc, credits.returned_by_announcement);
+                    format!("{cdc}/{announced}")
+                }),
+                link.credits.as_ref().map_or("-".to_string(), |credits| {
+                    let waited = Duration::from_nanos(credits.waited_ns);
+                    format!("{} ({:.1} ms)", credits.waits, waited.as_secs_f64() * 1e3)
+                }),
                 format!("{}/{}", counters.rnr_naks_sent, counters.rnr_naks_received),
             ]
         })

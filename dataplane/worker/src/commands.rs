@@ -102,6 +102,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
         let link = self.links.get_mut(usize::from(id.0)).and_then(Option::take);
         self.touched.retain(|touched| *touched != id);
+        self.roomy.retain(|roomy| *roomy != id);
         let mut stats = QpStats::default();
         let qp = link.as_ref().and_then(|link| {
             stats = self.group.stats(link.qp);

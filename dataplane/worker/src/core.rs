@@ -4,7 +4,7 @@ use crate::app::{App, Io};
 use crate::budget;
 use crate::clock::Clock;
 use crate::conn::{Held, OpenConn, Place, Queued, at};
-use crate::link::{Link, LinkState, Touched};
+use crate::link::{Link, LinkState, Roomy, Touched};
 use crate::mailbox::{Command, ConnId, InlineRule, LinkId, PollMode, Report, SessionId};
 use crate::session::ServedSession;
 use crate::snapshot::{Snapshot, WorkerFigures};
@@ -30,6 +30,15 @@ pub struct WorkerLimits {
 pub type Commands<G, A> = Consumer<Command<<G as PollGroup>::Qp, <A as App>::Order>>;
 /// The news a worker gives.
 pub type Reports<G, A> = Producer<Report<<G as PollGroup>::Qp, <A as App>::Report>>;
+
+/// How a connection came to its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It has waited for its link and is the next.
+    Waiter,
+    /// News of its own: those who wait come first.
+    Newcomer,
+}
 
 /// Whether control has to be woken at the end of the pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +81,8 @@ pub(crate) struct Core<G: PollGroup, A: App, C> {
     pub(crate) touched: Vec<LinkId>,
     /// The operator's word on inline data.
     pub(crate) inline: InlineRule,
+    /// Links that have room and connections that wait for it.
+    pub(crate) roomy: Vec<LinkId>,
     pub(crate) poll: PollMode,
     pub(crate) snapshot: Option<(Box<Snapshot>, usize)>,
     pub(crate) figures: WorkerFigures,
@@ -111,6 +122,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             timers: TimerWheel::new(conns, now),
             touched: Vec::with_capacity(usize::from(limits.links)),
             inline: InlineRule::ALL,
+            roomy: Vec::with_capacity(usize::from(limits.links)),
             poll: PollMode::Busy,
             snapshot: None,
             figures: WorkerFigures::default(),
@@ -154,6 +166,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Whether nothing waits inside the worker that no descriptor will announce.
     pub(crate) fn may_sleep(&self) -> bool {
         self.ready.is_empty()
+            && self.roomy.is_empty()
             && self.late_reports.is_empty()
             && self.snapshot.is_none()
             && !self.has_pending_news()
@@ -185,9 +198,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
-    /// Lets a connection wait until a completion frees send slots of its link. It counts as queued.
+    /// Lets a connection wait until its link has send slots and credits, behind those that wait
+    /// already. It counts as queued.
     #[cold]
-    pub(crate) fn wait_for_slot(&mut self, conn: ConnId) {
+    pub(crate) fn wait_for_link(&mut self, conn: ConnId) {
         let Some(place) = self.conns.get_mut(at(conn)) else {
             return;
         };
@@ -205,8 +219,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
-    /// Queues the connections that waited for send slots of a link.
-    pub(crate) fn wake_waiters(&mut self, id: LinkId) {
+    /// Queues the connections that waited for a link that is dead, so that their owners learn of it.
+    fn release_waiters(&mut self, id: LinkId) {
         if let Some(link) = self
             .links
             .get_mut(usize::from(id.0))
@@ -214,6 +228,49 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         {
             self.ready.extend(link.waiters.drain(..));
         }
+    }
+
+    /// A link has send slots or credits again: control's messages go at once, those that wait in the
+    /// course of the pass.
+    #[inline]
+    pub(crate) fn link_has_room(&mut self, id: LinkId) {
+        self.flush_llc_backlog(id);
+        // An announcement may have been called off for want of a slot.
+        self.touch(id);
+        let Some(link) = self
+            .links
+            .get_mut(usize::from(id.0))
+            .and_then(|l| l.as_deref_mut())
+        else {
+            return;
+        };
+        if link.roomy == Roomy::No && !link.waiters.is_empty() {
+            link.roomy = Roomy::Yes;
+            self.roomy.push(id);
+        }
+    }
+
+    /// Takes the next connection that waits for a link with room, in the order in which they came.
+    #[inline]
+    pub(crate) fn next_waiter(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.roomy.last().copied() {
+            let waiter = self.link_mut(id).and_then(|link| {
+                if link.has_room_for_data() {
+                    link.waiters.pop_front()
+                } else {
+                    None
+                }
+            });
+            if let Some(conn) = waiter {
+                self.conns[at(conn)].queued = Queued::No;
+                return Some(conn);
+            }
+            self.roomy.pop();
+            if let Some(link) = self.link_mut(id) {
+                link.roomy = Roomy::No;
+            }
+        }
+        None
     }
 
     /// Takes the next connection to be served.
@@ -238,7 +295,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
-    /// Rings the doorbell of every link that has new work.
+    /// Rings the doorbell of every link that has new work, and asks for an announcement where messages
+    /// came in and nothing that went out has returned their credits.
     #[inline]
     pub(crate) fn flush_links(&mut self) {
         while let Some(link) = self.touched.pop() {
@@ -247,6 +305,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             };
             entry.touched = Touched::No;
             let qp = entry.qp;
+            if let Some(credits) = entry.announcement_due() {
+                self.report(Report::CreditsDue { link, credits });
+            }
             if self.group.flush(qp).is_err() {
                 self.fail_link(link, WcStatus::General);
             }
@@ -271,7 +332,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Resets every connection of a link and queues it, so that its owner learns of it.
     pub(crate) fn reset_conns_of(&mut self, link: LinkId) {
-        self.wake_waiters(link);
+        self.release_waiters(link);
         for index in 0..self.conns.len() {
             let place = &mut self.conns[index];
             if place.link != link {

@@ -38,7 +38,7 @@ pub use builtin::{Builtin, PING_BYTES_MAX, PingEnd, PingRun, TAG_ECHO, TAG_PING}
 pub use clock::{Clock, Tsc};
 pub use conn::OpenConn;
 pub use core::{Commands, Mailbox, Reports, WorkerLimits};
-pub use link::Link;
+pub use link::{CreditFigures, FlowControl, Link};
 pub use mailbox::{
     BufferSpan, Command, ConnId, ConnOutcome, ConnSpec, InlineRule, LinkId, LlcBytes, MessageSlots,
     Owner, PeerDone, PollMode, Report, SessionId, alert_token,

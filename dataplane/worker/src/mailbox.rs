@@ -264,6 +264,14 @@ pub enum Report<Q, R> {
         /// Its bytes, cut at [`LLC_BYTES_MAX`].
         message: LlcBytes,
     },
+    /// Credits wait to be returned to the peer, and no message of ours has carried them: control
+    /// answers with an announcement on the link, which says how many it is by then.
+    CreditsDue {
+        /// The link.
+        link: LinkId,
+        /// How many there are now.
+        credits: u8,
+    },
     /// A connection has ended and its place is free.
     ConnClosed {
         /// The place.

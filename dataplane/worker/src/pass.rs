@@ -5,7 +5,7 @@ use crate::budget::{COMMANDS_PER_PASS, WAITERS_PER_PASS};
 use crate::clock::Clock;
 use crate::commands::Next;
 use crate::conn::{Held, Reset, at};
-use crate::core::Core;
+use crate::core::{Core, Standing};
 use crate::link::LinkState;
 use crate::mailbox::{ConnId, ConnOutcome, Owner, PeerDone, Report};
 use crate::transmit::Turn;
@@ -49,10 +49,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             work += 1;
             self.handle_conn_timeout(conn);
         }
-        for _ in 0..WAITERS_PER_PASS {
-            let Some(conn) = self.dequeue() else { break };
+        for turn in 0..WAITERS_PER_PASS {
+            let Some((conn, standing)) = self.next_to_serve(turn) else {
+                break;
+            };
             work += 1;
-            self.serve(app, conn);
+            self.serve(app, conn, standing);
         }
         self.flush_links();
         self.flush_sessions();
@@ -67,6 +69,21 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         Progress::Busy
     }
 
+    /// By turns one that has waited for a link which now has room, and one with news of its own, so
+    /// that neither holds up the other.
+    #[inline]
+    fn next_to_serve(&mut self, turn: usize) -> Option<(ConnId, Standing)> {
+        let newcomer = |conn| (conn, Standing::Newcomer);
+        let waiter = |conn| (conn, Standing::Waiter);
+        if turn.is_multiple_of(2) {
+            let next = self.next_waiter().map(waiter);
+            next.or_else(|| self.dequeue().map(newcomer))
+        } else {
+            let next = self.dequeue().map(newcomer);
+            next.or_else(|| self.next_waiter().map(waiter))
+        }
+    }
+
     /// Takes a batch of completions and serves the connections they concern at once: a message
     /// that has just come in is answered before anything else is looked at.
     #[inline]
@@ -75,7 +92,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         let count = self.group.reap(self.now, &mut completions);
         for completion in &completions[..count] {
             if let Some(conn) = self.handle_completion(*completion) {
-                self.serve(app, conn);
+                self.serve(app, conn, Standing::Newcomer);
             }
         }
         self.completions = completions;
@@ -84,7 +101,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
 
     /// Brings a connection up to date: its owner learns the news, its orders are posted.
     #[inline]
-    pub(crate) fn serve(&mut self, app: &mut A, conn: ConnId) {
+    pub(crate) fn serve(&mut self, app: &mut A, conn: ConnId, standing: Standing) {
         let Some(open) = self.open(conn) else { return };
         let events = open.proto.take_events();
         if events.contains(EventSet::RESET) {
@@ -101,12 +118,12 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
             Owner::Session { .. } => {}
         }
-        let turn = self.transmit(conn);
+        let turn = self.transmit(conn, standing);
         self.note_events(conn);
         self.publish(conn);
         match turn {
             Turn::More => self.enqueue(conn),
-            Turn::NoSlot => self.wait_for_slot(conn),
+            Turn::NoRoom => self.wait_for_link(conn),
             Turn::Done => self.settle(app, conn),
         }
     }

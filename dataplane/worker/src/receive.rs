@@ -4,10 +4,12 @@ use crate::app::App;
 use crate::clock::Clock;
 use crate::conn::{Held, Reset, at};
 use crate::core::Core;
-use crate::link::LinkState;
+use crate::link::{LinkState, Regained};
 use crate::mailbox::{ConnId, LinkId, LlcBytes, Report, token_index};
+use crate::transmit::ANNOUNCEMENT;
 use pollux_provider::{Completion, PollGroup, Sge, WcOpcode, WcStatus, WrId};
 use pollux_wire::cdc;
+use pollux_wire::llc::{AnnounceCredits, Form};
 
 /// Marks the identifiers of receives: the low bits are the slot.
 const RECEIVE: u64 = 1 << 63;
@@ -51,8 +53,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 self.enqueue(covered.conn);
             }
         }
-        self.flush_llc_backlog(id);
-        self.wake_waiters(id);
+        self.link_has_room(id);
     }
 
     #[inline]
@@ -72,6 +73,13 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             .region
             .copy_out(link.receive_slot_offset(slot), &mut bytes[..len]);
         self.repost(id, slot);
+        if let Some(link) = self.link_mut(id)
+            && link.counts_credits()
+        {
+            link.receive_posted();
+            // At the end of the pass it is looked whether credits are to be announced.
+            self.touch(id);
+        }
         if copied.is_err() || len == 0 {
             self.figures.malformed += 1;
             return None;
@@ -80,9 +88,55 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             return self.handle_cdc(id, &bytes[..len]);
         }
         self.figures.llc_received += 1;
+        if bytes[0] == ANNOUNCEMENT && self.counts_credits(id) {
+            self.handle_announcement(id, &bytes[..len]);
+            return None;
+        }
         message.extend(bytes[..len].iter().copied());
         self.report(Report::Llc { link: id, message });
         None
+    }
+
+    #[inline]
+    fn counts_credits(&mut self, id: LinkId) -> bool {
+        self.link_mut(id).is_some_and(|link| link.counts_credits())
+    }
+
+    /// Credits returned in a message of their own. They are taken here and not by control, because
+    /// senders wait for them.
+    #[cold]
+    fn handle_announcement(&mut self, id: LinkId, bytes: &[u8]) {
+        let Ok(announcement) = AnnounceCredits::parse(Form::V1, bytes) else {
+            self.figures.malformed += 1;
+            return;
+        };
+        if let Some(link) = self.link_mut(id) {
+            link.announcement_received();
+        }
+        self.take_returned_credits(id, announcement.credits);
+    }
+
+    /// The peer returned credits: those who waited for them go on. One that returns more than there
+    /// can be has lost count, and its next message might find no receive: the link is given up.
+    #[inline]
+    fn take_returned_credits(&mut self, id: LinkId, credits: u8) {
+        let now = self.now;
+        let Some(link) = self.link_mut(id) else {
+            return;
+        };
+        match link.credits_returned(credits, now) {
+            Ok(Regained::Nothing) => {}
+            Ok(Regained::Some) => {
+                let others_wait = !link.waiters.is_empty() || !link.llc_backlog.is_empty();
+                if others_wait {
+                    self.link_has_room(id);
+                }
+            }
+            Err(_) => {
+                self.figures.credit_faults += 1;
+                self.fail_link(id, WcStatus::RemoteOperation);
+            }
+        }
     }
 
     #[inline]
@@ -92,6 +146,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             return None;
         };
         self.figures.cdc_received += 1;
+        // Whoever the message is for: the credits are the link's.
+        self.take_returned_credits(id, message.credits);
         let place = token_index(message.token)
             .filter(|index| *index < self.conns.len())
             .map(|index| (index, &mut self.conns[index]));

@@ -5,7 +5,7 @@ use crate::budget::SNAPSHOT_PER_PASS;
 use crate::clock::Clock;
 use crate::conn::Held;
 use crate::core::Core;
-use crate::link::LinkState;
+use crate::link::{CreditFigures, LinkState};
 use crate::mailbox::{ConnId, InlineRule, LinkId, Owner, PollMode, Report, SessionId};
 use pollux_proto::conn::ConnState;
 use pollux_provider::{PollGroup, QpStats};
@@ -48,6 +48,8 @@ pub struct LinkFigures {
     pub conns: u32,
     /// What its queue pair has done.
     pub stats: QpStats,
+    /// Its credits, if there are any.
+    pub credits: Option<CreditFigures>,
 }
 
 /// Counters of a worker since its start or the last clearing.
@@ -79,8 +81,11 @@ pub struct WorkerFigures {
     pub conns_closed: u64,
     /// Connections that ended by a reset, ours or the peer's.
     pub conns_reset: u64,
-    /// Times a connection found no send slot and had to wait its turn.
+    /// Times a connection found no send slot or no credit, or somebody waiting before it, and had
+    /// to wait its turn.
     pub send_waits: u64,
+    /// Peers that returned more credits than they ever gave.
+    pub credit_faults: u64,
 }
 
 /// A copy of a worker's tables; made with room by control, filled by the worker.
@@ -152,6 +157,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                     granted_inline: link.granted_inline,
                     conns: link.conns,
                     stats: self.group.stats(link.qp),
+                    credits: link.credit_figures(self.now),
                 });
             }
         }

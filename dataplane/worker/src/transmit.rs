@@ -1,15 +1,20 @@
 //! From a connection's orders to work requests.
 
 use crate::app::App;
-use crate::budget::{TRANSMITS_PER_TURN, WORK_REQUESTS_PER_TRANSMIT};
+use crate::budget::TRANSMITS_PER_TURN;
 use crate::clock::Clock;
 use crate::conn::{Held, OpenConn, at};
-use crate::core::Core;
+use crate::core::{Core, Standing};
 use crate::link::{Covered, Link, LinkState};
 use crate::mailbox::{ConnId, LinkId, LlcBytes};
 use pollux_proto::conn::{NeedsCompletion, Placement, Transmit, Write};
+use pollux_proto::credit::Kind;
 use pollux_provider::{Payload, PollGroup, PostError, RemoteSpan, Sge, Signal, WcStatus};
 use pollux_wire::cdc::CDC_BYTES;
+use pollux_wire::llc::{AnnounceCredits, Direction, Form, LLC_BYTES};
+
+/// First byte of an ANNOUNCE CREDITS, in both versions.
+pub(crate) const ANNOUNCEMENT: u8 = pollux_wire::llc::Kind::AnnounceCredits as u8;
 
 /// Whether a connection has more to send than its turn allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,8 +22,8 @@ pub(crate) enum Turn {
     Done,
     /// Its budget is used up: it goes to the end of the queue.
     More,
-    /// The link has no send slot for it: it waits for a completion.
-    NoSlot,
+    /// The link has no send slot or no credit for it, or others wait already: it waits its turn.
+    NoRoom,
 }
 
 /// Posts one chunk of a transmission.
@@ -119,7 +124,7 @@ fn post<G: PollGroup>(
 impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Posts what a connection has to say, within the budget of one turn.
     #[inline]
-    pub(crate) fn transmit(&mut self, conn: ConnId) -> Turn {
+    pub(crate) fn transmit(&mut self, conn: ConnId, standing: Standing) -> Turn {
         let place = &mut self.conns[at(conn)];
         let Held::Open(open) = &mut place.held else {
             return Turn::Done;
@@ -138,21 +143,27 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if link.state != LinkState::Up {
             return Turn::Done;
         }
+        if standing == Standing::Newcomer && !link.waiters.is_empty() {
+            self.figures.send_waits += 1;
+            return Turn::NoRoom;
+        }
         let mut posted = Ok(());
         let mut more = Turn::More;
         let mut count = 0;
         while count < TRANSMITS_PER_TURN && open.proto.wants_transmit() {
-            if link.free_for_data() < WORK_REQUESTS_PER_TRANSMIT {
+            let Some(taken) = link.claim(self.now) else {
                 self.figures.send_waits += 1;
-                more = Turn::NoSlot;
+                more = Turn::NoRoom;
                 break;
-            }
+            };
             if !open
                 .proto
                 .poll_transmit_into(link.inline.writes, &mut self.transmit)
             {
+                link.give_credit_back(taken);
                 break;
             }
+            self.transmit.cdc.credits = taken.carried;
             posted = post(
                 &mut self.group,
                 link,
@@ -161,6 +172,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 &self.transmit,
             );
             if posted.is_err() {
+                link.give_credit_back(taken);
                 break;
             }
             count += 1;
@@ -196,14 +208,24 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if link.state != LinkState::Up {
             return;
         }
-        if link.free() == 0 || !link.llc_backlog.is_empty() {
+        if link.counts_credits() && message.first() == Some(&ANNOUNCEMENT) {
+            return self.send_announcement(id);
+        }
+        if link.free() == 0 || !link.has_credit(Kind::Llc) || !link.llc_backlog.is_empty() {
+            if !link.has_credit(Kind::Llc) {
+                link.ran_dry(self.now);
+            }
             if link.llc_backlog.try_push(message).is_err() {
                 self.fail_link(id, WcStatus::General);
             }
             return;
         }
+        let Some(taken) = link.take_credit(Kind::Llc) else {
+            return;
+        };
         let signal = link.reclaim_signal();
         if post_message(&mut self.group, link, &message, signal).is_err() {
+            link.give_credit_back(taken);
             self.fail_link(id, WcStatus::General);
             return;
         }
@@ -211,13 +233,52 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         self.touch(id);
     }
 
-    /// Sends LLC messages that waited for slots.
+    /// Returns credits in a message of their own, as control has ordered: as many as there are by
+    /// now. It is called off where none are left, and where there is no slot: then the next message
+    /// of the peer asks for it again.
+    fn send_announcement(&mut self, id: LinkId) {
+        let Some(link) = self
+            .links
+            .get_mut(usize::from(id.0))
+            .and_then(|l| l.as_deref_mut())
+        else {
+            return;
+        };
+        if link.free() == 0 {
+            return link.announcement_called_off();
+        }
+        let Some(taken) = link.take_credit(Kind::Announcement) else {
+            return link.announcement_called_off();
+        };
+        let announcement = AnnounceCredits {
+            direction: Direction::Response,
+            credits: taken.carried,
+        };
+        let mut message = [0; LLC_BYTES];
+        let signal = link.reclaim_signal();
+        let posted = match announcement.emit(Form::V1, &mut message) {
+            Ok(_) => post_message(&mut self.group, link, &message, signal),
+            Err(_) => Err(PostError::TooLong {
+                bytes: LLC_BYTES as u64,
+                limit: 0,
+            }),
+        };
+        if posted.is_err() {
+            link.give_credit_back(taken);
+            self.fail_link(id, WcStatus::General);
+            return;
+        }
+        self.figures.llc_sent += 1;
+        self.touch(id);
+    }
+
+    /// Sends LLC messages that waited for slots or credits.
     pub(crate) fn flush_llc_backlog(&mut self, id: LinkId) {
         loop {
             let Some(link) = self.link_mut(id) else {
                 return;
             };
-            if link.free() == 0 || link.llc_backlog.is_empty() {
+            if link.free() == 0 || !link.has_credit(Kind::Llc) || link.llc_backlog.is_empty() {
                 return;
             }
             let message = link.llc_backlog.remove(0);

@@ -52,6 +52,7 @@ fn hear(node: &mut Node<Builtin, ManualClock>) -> Vec<Heard> {
             | Report::LinkReleased { .. }
             | Report::Llc { .. }
             | Report::Snapshot(_)
+            | Report::CreditsDue { .. }
             | Report::Stopped => {}
         }
     }

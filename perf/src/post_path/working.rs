@@ -10,8 +10,9 @@ use pollux_provider::{
 };
 use pollux_ring::{Pages, Pool, Segment, WakeSet, spsc};
 use pollux_worker::{
-    App, BufferSpan, Clock, Command, ConnId, ConnOutcome, ConnSpec, InlineRule, Io, Link, LinkId,
-    MessageSlots, OpenConn, Owner, Progress, Report, WaitSpec, Worker, WorkerLimits, alert_token,
+    App, BufferSpan, Clock, Command, ConnId, ConnOutcome, ConnSpec, FlowControl, InlineRule, Io,
+    Link, LinkId, MessageSlots, OpenConn, Owner, Progress, Report, WaitSpec, Worker, WorkerLimits,
+    alert_token,
 };
 
 use super::{CAPS, DEVICES, MESSAGE_BYTES, attributes, device};
@@ -222,7 +223,8 @@ impl Node {
             |bytes| Ok(Region::from(Segment::create("send", bytes, Pages::Off)?)),
             (SEND_BYTES, caps.send_wr),
         )?;
-        let link = Box::new(Link::new(LinkId(0), caps, receive, send));
+        let flow = FlowControl::UnderWay(u32::MAX);
+        let link = Box::new(Link::new(LinkId(0), caps, (receive, send), flow));
         let ring = RING_BYTES as usize;
         let count = 2 * usize::from(conns);
         let rings = Region::from(Segment::create("rings", count * ring, Pages::Off)?);

@@ -1,13 +1,14 @@
 //! Two workers on a fabric inside this process, with control's part done by hand.
 
 use pollux_proto::conn::ConnParams;
+use pollux_proto::credit::Credits;
 use pollux_provider::soft::{DeviceOptions, Fabric, Personality, SoftDevice, SoftGroup, SoftQp};
 use pollux_provider::{
     Access, Device, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
 };
 use pollux_ring::{Pages, Pool, Region, Segment, Wake, WakeSet, spsc};
 use pollux_worker::{
-    App, BufferSpan, Builtin, Clock, Command, ConnId, ConnSpec, Link, LinkId, Mailbox,
+    App, BufferSpan, Builtin, Clock, Command, ConnId, ConnSpec, FlowControl, Link, LinkId, Mailbox,
     MessageSlots, OpenConn, Owner, PingRun, Report, Tsc, WaitSpec, Worker, WorkerLimits,
     alert_token,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Sizes {
     /// Of each RMBE.
     pub(crate) rmbe_bytes: u32,
     pub(crate) conns: u16,
+    /// Receives that both sides have announced, if they count credits.
+    pub(crate) flow: Option<u8>,
 }
 
 impl Sizes {
@@ -68,6 +71,7 @@ impl Default for Sizes {
             ring_bytes: 16 << 10,
             rmbe_bytes: 16 << 10,
             conns: 4,
+            flow: None,
         }
     }
 }
@@ -216,7 +220,13 @@ impl<A: App, C: Clock> Node<A, C> {
         };
         let receive = slots(&receive, 256, caps.recv_wr);
         let send = slots(&send, 128, caps.send_wr);
-        let link = Box::new(Link::new(LinkId(0), caps, receive, send));
+        let flow = self
+            .sizes
+            .flow
+            .map_or(FlowControl::UnderWay(u32::MAX), |receives| {
+                FlowControl::Credits(Credits::new(receives, receives).expect("enough receives"))
+            });
+        let link = Box::new(Link::new(LinkId(0), caps, (receive, send), flow));
         self.send(Command::AdoptLink { qp, link });
     }
 
