@@ -1,10 +1,8 @@
 //! What `pollux show` tells of inline sizes, on devices that differ in them.
 
-use std::net::TcpListener;
-
 use serde_json::{Value, json};
 
-use crate::running::Running;
+use crate::running::{Running, pair};
 use crate::support::{Place, polluxd};
 
 /// Personality, more keys of the device; inline as JSON without the tries, as text; sizes asked.
@@ -140,21 +138,6 @@ fn a_device_that_cannot_make_queue_pairs_of_this_depth_ends_the_start_with_cause
     assert_eq!(shown[0]["inline"]["granted_bytes"], 176, "{shown}");
 }
 
-/// A server with an echo service and a client that knows it as a peer, with these device keys, and
-/// the service's address.
-fn pair(place: &Place, server: &str, client: &str) -> (Running, Running, String) {
-    // A port that was free a moment ago; the server needs to be told one.
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = free.expect("a free port").to_string();
-    let echo = format!("[[service]]\nkind = \"echo\"\nlisten = \"{address}\"\n");
-    let config = place.config_with("server", server, &echo);
-    let server = Running::start_from(place, "server", &config);
-    let peer = format!("[[peer]]\naddress = \"{address}\"\n");
-    let config = place.config_with("client", client, &peer);
-    let client = Running::start_from(place, "client", &config);
-    (server, client, address)
-}
-
 #[test]
 fn links_use_what_was_remembered_on_devices_that_differ_and_bytes_move_with_and_without_inline() {
     for (server, client, ask, granted) in [
@@ -163,7 +146,7 @@ fn links_use_what_was_remembered_on_devices_that_differ_and_bytes_move_with_and_
     ] {
         let place = Place::new();
         let device = |personality| format!("personality = \"{personality}\"\n");
-        let (_server, running, address) = pair(&place, &device(server), &device(client));
+        let (_server, running, address) = pair(&place, [&device(server), &device(client)], [""; 2]);
         let before = running.json(&["show", "devices"]);
         let table = running.json(&["latency", &address, "--sizes", "1,1K", "--iterations", "50"]);
         assert_eq!(table["transport"], "smc-r", "{table}");
@@ -218,7 +201,7 @@ fn a_write_goes_inline_up_to_the_threshold_and_the_grant_and_as_the_operator_say
         ("personality = \"gives-0\"\ninline_threshold = 200\n", 0, 0),
     ] {
         let place = Place::new();
-        let (_server, running, address) = pair(&place, "", keys);
+        let (_server, running, address) = pair(&place, ["", keys], [""; 2]);
         let (fits, longer) = (write.max(1), write + 1);
         let run = |sizes: &str| {
             let run = ["latency", &address, "--sizes", sizes, "--iterations", "50"];

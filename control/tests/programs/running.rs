@@ -107,6 +107,25 @@ fn files(place: &Place) -> Vec<PathBuf> {
     found
 }
 
+/// A server with an echo service and a client that knows it as a peer, with these device keys and
+/// these further sections, and the service's address.
+pub(crate) fn pair(
+    place: &Place,
+    [server, client]: [&str; 2],
+    [more_server, more_client]: [&str; 2],
+) -> (Running, Running, String) {
+    // A port that was free a moment ago; the server needs to be told one.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = free.expect("a free port").to_string();
+    let echo = format!("{more_server}[[service]]\nkind = \"echo\"\nlisten = \"{address}\"\n");
+    let config = place.config_with("server", server, &echo);
+    let server = Running::start_from(place, "server", &config);
+    let peer = format!("{more_client}[[peer]]\naddress = \"{address}\"\n");
+    let config = place.config_with("client", client, &peer);
+    let client = Running::start_from(place, "client", &config);
+    (server, client, address)
+}
+
 #[test]
 fn a_signal_ends_it_in_order_with_status_0_and_nothing_is_left() {
     for signal in [Signal::TERM, Signal::INT] {
