@@ -41,11 +41,18 @@ enum Command {
     Test,
     /// As root: install the packages that tests need; otherwise say what is missing
     Setup,
-    /// Figures of redis-benchmark through two appliances, through two proxies, and directly
+    /// Figures of redis-benchmark through two appliances with credits and without, through two
+    /// proxies, and directly
     Redis {
         /// Requests of each run
         #[arg(long, default_value_t = 100_000)]
         requests: u32,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Receives posted on each link
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(8..=2048))]
+        recv_depth: u32,
     },
     /// Random bytes both ways at once through two appliances, far more than in the tests
     Soak {
@@ -81,7 +88,18 @@ fn run(command: &Command) -> Result<()> {
         Command::Ci { steps, .. } => steps::run(&root, &steps::named(steps)?),
         Command::Test => steps::run(&root, &steps::tests()),
         Command::Setup => programs::setup().map(|_| ()),
-        Command::Redis { requests } => redis::measure(&root, *requests),
+        Command::Redis {
+            requests,
+            rounds,
+            recv_depth,
+        } => {
+            let plan = redis::Plan {
+                requests: *requests,
+                rounds: *rounds,
+                recv_depth: *recv_depth,
+            };
+            redis::measure(&root, plan)
+        }
         Command::Soak { mib } => soak(&root, *mib),
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),

@@ -1,8 +1,10 @@
-//! What redis-benchmark gets through Pollux, beside two plain TCP proxies and the direct way.
+//! What redis-benchmark gets through Pollux with and without receive-queue credits, beside two plain
+//! TCP proxies and the direct way.
 //!
-//! All three ways lead to one redis-server on this machine. Pollux is two appliances, so the
-//! equal of it is two proxies in a row. The figures are for a reader to compare with each other;
-//! they say nothing about another machine.
+//! All ways lead to one redis-server on this machine. Pollux is two appliances, so the equal of it
+//! is two proxies in a row. The ways take turns within each round, and the median of the rounds
+//! counts. The figures are for a reader to compare with each other; they say nothing about another
+//! machine.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -23,7 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOADS: [(u32, u32); 3] = [(50, 1), (200, 1), (200, 16)];
 
 /// The ways, in the order of the columns.
-const WAYS: [&str; 3] = ["pollux", "two haproxy hops", "direct"];
+const WAYS: [&str; 4] = [
+    "pollux",
+    "pollux, credits off",
+    "two haproxy hops",
+    "direct",
+];
+
+/// Bytes of a value, those of the measurement that credits were first shown with.
+const VALUE_BYTES: &str = "10";
 
 /// A program that ends with this run.
 struct Running(Child);
@@ -67,8 +77,19 @@ struct Figures {
     get: f64,
 }
 
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Requests of each run.
+    pub requests: u32,
+    /// Rounds; in each every way has its turn with every load.
+    pub rounds: u32,
+    /// Receive depth of the links.
+    pub recv_depth: u32,
+}
+
 /// Builds polluxd for release, starts everything, and prints the table.
-pub(crate) fn measure(root: &Path, requests: u32) -> Result<()> {
+pub(crate) fn measure(root: &Path, plan: Plan) -> Result<()> {
     let build = ["build", "--release", "--locked", "-p", "pollux-control"];
     run(root, &cargo(), &build)?;
     let polluxd = Metadata::read(root)?
@@ -76,28 +97,55 @@ pub(crate) fn measure(root: &Path, requests: u32) -> Result<()> {
         .join("release/polluxd");
     let folder = Folder::create()?;
     let ports = free_ports()?;
-    let [redis, pollux_in, pollux_out, proxy_in, proxy_out] = ports;
+    let [redis, on_in, on_out, off_in, off_out, proxy_in, proxy_out] = ports;
     let mut running = vec![start_redis(&folder, redis)?];
-    running.extend(start_pollux(
-        &folder,
-        &polluxd,
-        [pollux_in, pollux_out, redis],
-    )?);
-    running.push(start_haproxy(&folder, [proxy_in, proxy_out, redis])?);
-    let mut table = Vec::new();
-    for load in LOADS {
-        let mut row = Vec::new();
-        for (way, entry) in WAYS.iter().zip([pollux_in, proxy_in, redis]) {
-            let figures = benchmark(entry, load, requests)
-                .with_context(|| format!("{way}, {} clients", load.0))?;
-            row.push(figures);
-        }
-        table.push((load, row));
+    for (credits, ports) in [
+        ("on", [on_in, on_out, redis]),
+        ("off", [off_in, off_out, redis]),
+    ] {
+        let pair = Pair {
+            credits,
+            recv_depth: plan.recv_depth,
+        };
+        running.extend(start_pollux(&folder, &polluxd, pair, ports)?);
     }
-    println!("redis-benchmark -t set,get -n {requests}, requests per second (SET / GET)");
+    running.push(start_haproxy(&folder, [proxy_in, proxy_out, redis])?);
+    let entries = [on_in, off_in, proxy_in, redis];
+    let mut samples = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];
+    for _ in 0..plan.rounds {
+        for (load, row) in LOADS.into_iter().zip(&mut samples) {
+            for ((way, entry), taken) in WAYS.iter().zip(entries).zip(row) {
+                let figures = benchmark(entry, load, plan.requests)
+                    .with_context(|| format!("{way}, {} clients", load.0))?;
+                taken.push(figures);
+            }
+        }
+    }
+    let rows = samples
+        .iter()
+        .map(|row| row.iter().map(|taken| median(taken)).collect());
+    let table: Vec<_> = LOADS.into_iter().zip(rows).collect();
+    println!(
+        "redis-benchmark -t set,get -d {VALUE_BYTES} -n {}, requests per second (SET / GET), median \
+         of {} rounds; receive depth {}",
+        plan.requests, plan.rounds, plan.recv_depth
+    );
     print!("{}", table_text(&table));
     drop(running);
     Ok(())
+}
+
+/// The middle of each figure; of an even number the higher one.
+fn median(samples: &[Figures]) -> Figures {
+    let middle = |of: fn(&Figures) -> f64| {
+        let mut values: Vec<f64> = samples.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    Figures {
+        set: middle(|figures| figures.set),
+        get: middle(|figures| figures.get),
+    }
 }
 
 fn table_text(table: &[((u32, u32), Vec<Figures>)]) -> String {
@@ -189,19 +237,35 @@ fn start_redis(folder: &Folder, port: u16) -> Result<Running> {
     until_it_answers(child, port, "redis-server")
 }
 
-/// Both appliances; the server first, so that the client finds it.
+/// How two appliances differ from the other two.
+#[derive(Clone, Copy)]
+struct Pair {
+    credits: &'static str,
+    recv_depth: u32,
+}
+
+/// Both appliances; the server first, so that the client finds it. Each pair takes the cores as if
+/// it were alone: it sleeps while another is measured.
 fn start_pollux(
     folder: &Folder,
     polluxd: &Path,
+    pair: Pair,
     [entry, middle, target]: [u16; 3],
 ) -> Result<[Running; 2]> {
-    let at = folder.0.display();
+    let Pair {
+        credits,
+        recv_depth,
+    } = pair;
+    let at = folder.0.join(format!("credits-{credits}"));
+    fs::create_dir(&at).with_context(|| format!("cannot create {}", at.display()))?;
+    let at = at.display();
     let config = |name: &str, listen: &str, connect: &str| {
         format!(
             "[appliance]\nname = \"{name}\"\nruntime_dir = \"{at}/{name}\"\nlog = \"warn\"\n\
              [attach]\nslots = 512\n\
-             [device]\nfabric_dir = \"{at}/fabric\"\n\
+             [device]\nfabric_dir = \"{at}/fabric\"\nrecv_wr = {recv_depth}\n\
              [workers]\nlock_dir = \"{at}\"\npoll = \"adaptive\"\n\
+             [handshake]\ncredits = \"{credits}\"\n\
              [[peer]]\naddress = \"127.0.0.1\"\n\
              [[forward]]\nname = \"redis\"\nlisten = \"{listen}\"\nconnect = \"{connect}\"\n"
         )
@@ -210,7 +274,7 @@ fn start_pollux(
     let server = config("server", &smc, &format!("tcp:127.0.0.1:{target}"));
     let client = config("client", &format!("tcp:127.0.0.1:{entry}"), &smc);
     let launch = |name: &str, text: &str, port: u16| {
-        let file = folder.write(&format!("{name}.toml"), text)?;
+        let file = folder.write(&format!("{name}-{credits}.toml"), text)?;
         let child = start(polluxd, &["--config", &file.to_string_lossy()])?;
         until_it_answers(child, port, name)
     };
@@ -240,7 +304,8 @@ fn start_haproxy(folder: &Folder, [entry, middle, target]: [u16; 3]) -> Result<R
 fn benchmark(port: u16, (clients, pipeline): (u32, u32), requests: u32) -> Result<Figures> {
     let output = Command::new(located("redis-benchmark")?)
         .args(["-h", "127.0.0.1", "-p", &port.to_string(), "--csv"])
-        .args(["-t", "set,get", "-n", &requests.to_string()])
+        .args(["-t", "set,get", "-d", VALUE_BYTES])
+        .args(["-n", &requests.to_string()])
         .args(["-c", &clients.to_string(), "-P", &pipeline.to_string()])
         .stdin(Stdio::null())
         .output()
@@ -282,6 +347,13 @@ mod tests {
         };
         assert_eq!(figures(csv), Some(expected));
         assert_eq!(figures("\"SET\",\"1.0\"\n"), None);
+    }
+
+    #[test]
+    fn the_median_of_rounds_is_taken_for_each_figure() {
+        let of = |set: f64, get: f64| Figures { set, get };
+        let samples = [of(3.0, 10.0), of(1.0, 30.0), of(2.0, 20.0)];
+        assert_eq!(median(&samples), of(2.0, 20.0));
     }
 
     #[test]
