@@ -27,7 +27,7 @@
 use core::fmt;
 
 /// Credits that only an announcement may take.
-const RESERVE: u32 = 1;
+pub const RESERVE: u32 = 1;
 
 /// Fewest receives a side must have posted for credits to work: one for a message, one for an
 /// announcement.
@@ -91,9 +91,12 @@ impl fmt::Display for TooMany {
 
 impl core::error::Error for TooMany {}
 
-/// Both directions of a link's credits.
+/// Both directions of a link's credits, `KEPT` of them for announcements alone.
+///
+/// A link's type is `Credits`, and [`Credits::new`] makes no other. The number is a parameter so that
+/// a proof can show what the very same rules do without a reserve: they deadlock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Credits {
+pub struct Credits<const KEPT: u32 = RESERVE> {
     /// Messages the peer can take.
     held: u32,
     initial: u32,
@@ -109,6 +112,14 @@ impl Credits {
     /// nothing could be sent beside announcements.
     #[must_use]
     pub fn new(peer_receives: u8, own_receives: u8) -> Option<Credits> {
+        Credits::with_reserve(peer_receives, own_receives)
+    }
+}
+
+impl<const KEPT: u32> Credits<KEPT> {
+    /// As [`Credits::new`], with another reserve than links have.
+    #[must_use]
+    pub fn with_reserve(peer_receives: u8, own_receives: u8) -> Option<Credits<KEPT>> {
         if peer_receives.min(own_receives) < RECEIVES_MIN {
             return None;
         }
@@ -126,7 +137,7 @@ impl Credits {
     #[must_use]
     pub fn may_send(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Cdc | Kind::Llc => self.held > RESERVE,
+            Kind::Cdc | Kind::Llc => self.held > KEPT,
             Kind::Announcement => self.held > 0 && self.to_return > 0,
         }
     }
