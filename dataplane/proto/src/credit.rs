@@ -9,7 +9,9 @@
 //!    ride on every CDC message, as many as a byte holds.
 //! 3. What nothing carried goes out by itself, in an ANNOUNCE CREDITS, once it is a third of our
 //!    receives; half of that already when we have used up a third of the peer's, because then there
-//!    is traffic both ways and the peer may be as short of credits as we are.
+//!    is traffic both ways and the peer may be as short of credits as we are. But a single one never
+//!    goes out by itself: an announcement uses up a receive as well, and two sides with nothing to
+//!    say would announce each other's announcements for ever.
 //! 4. The last credit is reserved for an announcement. Without that rule both sides could use up all
 //!    their credits and each hold those of the other, and wait for ever.
 //! 5. A post that failed gives back the credit it took and the returns it carried.
@@ -19,7 +21,11 @@
 //!                    + returned ones the peer holds + returns under way
 //! ```
 //!
-//! This sum never changes; `tests/credit_exploration.rs` visits every state of two such sides.
+//! This sum never changes. Once nothing is under way a side keeps back less than a third, or one, of
+//! at least [`RECEIVES_MIN`], so the other holds a credit beside the reserve. And all of it gets
+//! under way: one side could hold nothing only if its last message was an announcement, and that
+//! brought the other a credit. `tests/credit_exploration.rs` visits every state of two such sides:
+//! every run ends, with everything delivered.
 //!
 //! Sources: the patches of January 2022 for Linux and the Anolis kernel (fields and thresholds of
 //! receives/3 and two thirds); the reserve is ours, and both understand it.
@@ -27,11 +33,14 @@
 use core::fmt;
 
 /// Credits that only an announcement may take.
-const RESERVE: u32 = 1;
+pub const RESERVE: u32 = 1;
 
 /// Fewest receives a side must have posted for credits to work: one for a message, one for an
-/// announcement.
-pub const RECEIVES_MIN: u8 = 2;
+/// announcement, and one whose return waits for another.
+pub const RECEIVES_MIN: u8 = 3;
+
+/// Fewest returns that are worth an announcement, which takes one credit itself.
+const RETURNS_MIN: u32 = 2;
 
 /// What a message is, as far as credits go.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -91,9 +100,12 @@ impl fmt::Display for TooMany {
 
 impl core::error::Error for TooMany {}
 
-/// Both directions of a link's credits.
+/// Both directions of a link's credits, `KEPT` of them for announcements alone.
+///
+/// A link's type is `Credits`, and [`Credits::new`] makes no other. The number is a parameter so that
+/// a proof can show what the very same rules do without a reserve: they deadlock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Credits {
+pub struct Credits<const KEPT: u32 = RESERVE> {
     /// Messages the peer can take.
     held: u32,
     initial: u32,
@@ -105,10 +117,18 @@ pub struct Credits {
 
 impl Credits {
     /// A new link: the peer has announced `peer_receives`, we have announced `own_receives` and
-    /// posted at least as many. `None` if either is below [`RECEIVES_MIN`]: with a single receive
-    /// nothing could be sent beside announcements.
+    /// posted at least as many. `None` if either is below [`RECEIVES_MIN`]: the two would either
+    /// run out of credits or never come to rest.
     #[must_use]
     pub fn new(peer_receives: u8, own_receives: u8) -> Option<Credits> {
+        Credits::with_reserve(peer_receives, own_receives)
+    }
+}
+
+impl<const KEPT: u32> Credits<KEPT> {
+    /// As [`Credits::new`], with another reserve than links have.
+    #[must_use]
+    pub fn with_reserve(peer_receives: u8, own_receives: u8) -> Option<Credits<KEPT>> {
         if peer_receives.min(own_receives) < RECEIVES_MIN {
             return None;
         }
@@ -126,7 +146,7 @@ impl Credits {
     #[must_use]
     pub fn may_send(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Cdc | Kind::Llc => self.held > RESERVE,
+            Kind::Cdc | Kind::Llc => self.held > KEPT,
             Kind::Announcement => self.held > 0 && self.to_return > 0,
         }
     }
@@ -149,7 +169,8 @@ impl Credits {
         Some(Taken { carried })
     }
 
-    /// A message was not posted after all.
+    /// A message was not posted after all. What it would have carried may be worth an announcement
+    /// now.
     #[cold]
     pub fn give_back(&mut self, taken: Taken) {
         self.held += 1;
@@ -183,7 +204,12 @@ impl Credits {
     }
 
     /// Whether somebody should be asked for an announcement; true once until it was sent or called
-    /// off. To be looked at when receives have been posted anew and nothing carried them.
+    /// off.
+    ///
+    /// To be looked at after receives were posted anew, after [`give_back`](Self::give_back), and
+    /// after an announcement was called off because there was no room; each of these may be the last
+    /// thing that happens on the link. A look at any other time does no harm. After credits came back
+    /// none is needed: the message that brought them used up a receive, which will be posted anew.
     #[inline]
     pub fn ask_for_announcement(&mut self) -> bool {
         let is_due = self.announcing == Announcing::No
@@ -231,7 +257,7 @@ impl Credits {
     #[inline]
     fn threshold(&self) -> u32 {
         let parts = if self.is_low() { 6 } else { 3 };
-        (self.receives / parts).max(1)
+        (self.receives / parts).max(RETURNS_MIN)
     }
 }
 
@@ -244,10 +270,24 @@ mod tests {
     }
 
     #[test]
-    fn one_receive_is_not_enough_for_either_side() {
-        assert_eq!(Credits::new(1, 48), None);
-        assert_eq!(Credits::new(48, 1), None);
-        assert!(Credits::new(2, 2).is_some());
+    fn two_receives_are_not_enough_for_either_side() {
+        assert_eq!(Credits::new(2, 48), None);
+        assert_eq!(Credits::new(48, 2), None);
+        assert!(Credits::new(3, 3).is_some());
+    }
+
+    #[test]
+    fn the_receive_of_an_announcement_is_not_worth_another_announcement() {
+        for receives in [3, 5, 6, 11] {
+            let mut side = credits(receives, receives);
+            while side.may_send(Kind::Llc) {
+                let _ = side.take(Kind::Llc);
+            }
+            side.handle_receive_posted();
+            assert!(!side.ask_for_announcement(), "{receives}");
+            side.handle_receive_posted();
+            assert!(side.ask_for_announcement(), "{receives}");
+        }
     }
 
     #[test]
