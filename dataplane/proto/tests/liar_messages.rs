@@ -192,6 +192,24 @@ fn a_final_flag_cannot_be_taken_back() {
 }
 
 #[test]
+fn a_lie_after_an_abnormal_close_resets_and_is_no_reason_to_say_it_again() {
+    let mut conn = conn();
+    conn.close();
+    // A byte that nobody will read comes before the close is said.
+    conn.handle_cdc(&message(1, (0, 1), (0, 0))).unwrap();
+    let batch = conn.poll_transmit(0).unwrap();
+    let abnormal = ConnStateFlags::ABNORMAL_CLOSE;
+    assert!(batch.cdc.state_flags.contains(abnormal));
+    let lie = message(2, (0, RMBE), (0, 0));
+    assert_eq!(conn.handle_cdc(&lie).err(), conn.abort_reason());
+    assert!(
+        conn.abort_reason()
+            .is_some_and(|reason| reason.is_violation())
+    );
+    assert_eq!(conn.poll_transmit(0), None);
+}
+
+#[test]
 fn a_failover_that_lost_a_message_resets_and_one_that_did_not_goes_on() {
     let mut conn = conn();
     conn.handle_cdc(&message(7, (0, 3), (0, 0))).unwrap();
@@ -334,12 +352,21 @@ impl Totals {
     }
 }
 
-fn apply(conn: &mut Conn, op: &Op) {
+/// Whether the peer was told of an abnormal close.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Yes,
+    No,
+}
+
+fn apply(conn: &mut Conn, op: &Op, told: &mut Told) {
     match op {
         Op::Message(message) => {
             let outcome = conn.handle_cdc(message);
             if let Err(reason) = outcome {
-                assert!(conn.wants_transmit(), "the peer is told");
+                // A close with unread bytes was an abnormal one, which is said once.
+                let is_told = conn.wants_transmit() || *told == Told::Yes;
+                assert!(is_told, "the peer is told");
                 assert!(conn.abort_reason().is_some_and(|first| first == reason));
             }
         }
@@ -358,6 +385,10 @@ fn apply(conn: &mut Conn, op: &Op) {
             let Some(batch) = conn.poll_transmit(*inline_max) else {
                 return;
             };
+            let abnormal = ConnStateFlags::ABNORMAL_CLOSE;
+            if batch.cdc.state_flags.contains(abnormal) {
+                *told = Told::Yes;
+            }
             let len: u32 = batch.writes.iter().map(|write| write.len).sum();
             assert!(len <= window, "{batch:?}");
             assert!(
@@ -392,8 +423,9 @@ proptest! {
     ) {
         let mut conn = conn();
         let mut before = Totals::of(&conn);
+        let mut told = Told::No;
         for op in &ops {
-            apply(&mut conn, op);
+            apply(&mut conn, op, &mut told);
             let now = Totals::of(&conn);
             now.check(before, &conn);
             before = now;
