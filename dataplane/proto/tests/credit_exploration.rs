@@ -96,7 +96,6 @@ fn every_run_of_two_sides_delivers_everything_and_comes_to_rest() {
         ([3, 3], [rough(1, 2), rough(2, 1)]),
         ([3, 3], [rough(0, 4), rough(3, 0)]),
         ([3, 4], [smooth(2, 2), rough(0, 4)]),
-        ([4, 3], [smooth(2, 3), smooth(2, 1)]),
         ([4, 4], [smooth(0, 5), rough(0, 5)]),
         ([3, 6], [smooth(0, 7), smooth(1, 0)]),
         ([12, 3], [smooth(0, 0), smooth(0, 15)]),
