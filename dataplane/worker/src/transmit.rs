@@ -234,8 +234,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     /// Returns credits in a message of their own, as control has ordered: as many as there are by
-    /// now. It is called off where none are left, and where there is no slot: then the next message
-    /// of the peer asks for it again.
+    /// now. It is called off where none are left, and where there is no slot: then it is asked for
+    /// again when a completion has freed some, for the peer may have no credit to send anything.
     fn send_announcement(&mut self, id: LinkId) {
         let Some(link) = self
             .links
