@@ -410,3 +410,20 @@ fn bytes_posted_inline_are_free_at_once_and_bytes_by_reference_only_when_read_or
         assert_eq!((conn.bytes_out, conn.unreclaimed), (100, unreclaimed));
     }
 }
+
+#[test]
+fn a_full_ring_of_bytes_by_reference_comes_free_although_the_reader_says_nothing() {
+    let sizes = Sizes {
+        inline_bytes: 0,
+        ring_bytes: 1000,
+        rmbe_bytes: 16 << 10,
+        ..Sizes::default()
+    };
+    let mut world = World::new(sizes);
+    // Altogether less than half of the peer's ring, and far fewer requests than a quarter of the
+    // send queue: neither the reader nor the queue is a reason for a completion.
+    for turn in 1..=6 {
+        world.deliver(1000);
+        assert_eq!(world.stats().send_completions, turn);
+    }
+}
