@@ -19,7 +19,7 @@ pub use self::dispatch::{Call, Methods, Reply, Ticket};
 pub use self::error::RpcError;
 pub use self::frame::REQUEST_BYTES_MAX;
 pub use self::methods::{
-    Answer, InlineSetting, InlineUse, LATENCY_BYTES_MAX, LatencyRequest, METHODS, Method,
-    MethodSpec, Need, ParamKind, ParamSpec, PollRequest, Request, discover,
+    Answer, InlineSetting, InlineUse, LATENCY_BYTES_MAX, LATENCY_SECONDS, LatencyRequest, METHODS,
+    Method, MethodSpec, Need, ParamKind, ParamSpec, PollRequest, Request, discover,
 };
 pub use self::server::{CLIENTS_MAX, RpcServer};

@@ -14,7 +14,7 @@ use pollux_control::bounce::{self, BounceSpec, allowed_cores, pin_to};
 use pollux_control::config::{LogLevel, Personality, PollMode};
 use pollux_control::host::Host;
 use pollux_control::log;
-use pollux_control::rpc::{InlineSetting, InlineUse};
+use pollux_control::rpc::{InlineSetting, InlineUse, LATENCY_SECONDS};
 use pollux_control::view::LatencyRow;
 use pollux_perf::attached::{self, AttachedChannel};
 use pollux_perf::compare::{self, ComparePlan, CountInstructions, ITERATIONS_MIN, THRESHOLD};
@@ -342,6 +342,16 @@ fn lat_in_process(arguments: &LatArguments) -> Result<()> {
     };
     if let Some(address) = &arguments.listen {
         return inprocess::listen(address, arguments.core, &meeting);
+    }
+    if let Some(time) = arguments.time
+        && !LATENCY_SECONDS.contains(&time.as_secs_f64())
+    {
+        bail!(
+            "-t {} is not possible from worker to worker: {} to {} seconds",
+            time.as_secs_f64(),
+            LATENCY_SECONDS.start(),
+            LATENCY_SECONDS.end()
+        );
     }
     match arguments.compare {
         Some(Compared::Inline) => {

@@ -156,6 +156,7 @@ fn every_failure_ends_with_status_1_and_says_why() {
             "msg_size:FIRST:LAST:STEP",
         ),
         (&["lat", "--tcp"], "HOST:PORT"),
+        (&["lat", "-t", "601"], "-t 601"),
         (&["fly"], "fly"),
     ] {
         let output = perf(line);
@@ -424,6 +425,7 @@ fn a_comparison_that_cannot_be_made_or_kept_is_refused_before_it_begins() {
             "setting of that appliance",
         ),
         (&["--listen", "127.0.0.1:0"], "leave --compare out"),
+        (&["-t", "0.009"], "-t 0.009"),
         (
             &["-n", "20", "--personality", "none"],
             "--personality at both ends",

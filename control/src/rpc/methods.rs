@@ -2,6 +2,7 @@
 //! that come out of it.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -142,6 +143,8 @@ pub struct MethodSpec {
 /// Longest message that a latency run sends, in bytes.
 pub const LATENCY_BYTES_MAX: u64 = pollux_worker::PING_BYTES_MAX as u64;
 
+/// How long one message size of a latency run may take, in seconds.
+pub const LATENCY_SECONDS: RangeInclusive<f64> = 0.01..=600.0;
 /// Greatest inline size that can be asked for, in bytes; the limit of `device.inline`.
 const INLINE_BYTES_MAX: u64 = 1024;
 
@@ -279,8 +282,8 @@ const LATENCY: &[ParamSpec] = &[
     ParamSpec {
         name: "seconds",
         kind: ParamKind::Number {
-            min: 0.01,
-            max: 600.0,
+            min: *LATENCY_SECONDS.start(),
+            max: *LATENCY_SECONDS.end(),
         },
         need: Need::Optional,
         about: "How long each size runs; 1 when neither this nor iterations is given.",

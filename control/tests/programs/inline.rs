@@ -213,6 +213,23 @@ fn a_write_goes_inline_up_to_the_threshold_and_the_grant_and_as_the_operator_say
             (&json!(message), &json!(write)),
             "{keys}"
         );
+        // Everything that was posted is counted: a doorbell for each chain, which ends with a
+        // message, and a completion for each quarter of the queue at most.
+        let counters = &running.json(&["show", "links"])[0]["counters"];
+        let count = |name: &str| counters[name].as_u64().expect("a number");
+        let writes = count("writes_inline") + count("writes_by_reference");
+        let sends = count("sends_inline") + count("sends_by_reference");
+        let requests = count("work_requests");
+        assert_eq!(
+            (writes, requests),
+            (2 * WRITES, writes + sends),
+            "{counters}"
+        );
+        let doorbells = count("doorbells");
+        assert!((writes..=sends).contains(&doorbells), "{counters}");
+        let completions = count("signaled_completions");
+        let quarters = requests / (256 / 4);
+        assert!((1..=quarters + 1).contains(&completions), "{counters}");
         let inline = if write == 0 { 0 } else { WRITES };
         let by_reference = 2 * WRITES - inline;
         assert_eq!(
@@ -232,4 +249,19 @@ fn a_write_goes_inline_up_to_the_threshold_and_the_grant_and_as_the_operator_say
             assert_eq!(in_force(&running)[..2], expected, "{keys}{word}");
         }
     }
+}
+
+#[test]
+fn without_a_threshold_writes_go_inline_as_far_as_is_worth_it_with_the_driver() {
+    let place = Place::new();
+    // Grants more than that.
+    let (_server, running, address) = pair(&place, "", "personality = \"mlx5\"\n");
+    running.json(&["latency", &address, "--sizes", "1", "--iterations", "10"]);
+    let worth = &running.json(&["show", "devices"])[0]["limits"]["inline_worth"];
+    let [message, write, ..] = in_force(&running);
+    assert_eq!(message, 476);
+    assert!(
+        write < message && worth == &json!(write),
+        "{write}, {worth}"
+    );
 }

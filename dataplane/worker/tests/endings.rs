@@ -2,13 +2,16 @@
 
 mod common;
 
+use std::convert::Infallible;
+
 use common::{ManualClock, Node, PingNode, Sizes, connect, pair, ping};
 use pollux_attach::layout::{Layout, Shape};
 use pollux_attach::shared::{Inline, ProgramSide, Submission, SubmissionOp, WorkerSide};
+use pollux_proto::event::EventSet;
 use pollux_ring::wake_channel;
 use pollux_worker::{
-    Builtin, Command, ConnId, ConnOutcome, LinkId, Owner, PeerDone, PingEnd, PollMode, Report,
-    ServedSession, SessionId, TAG_ECHO, TAG_PING, Tsc, WaitSpec,
+    App, Builtin, Command, ConnId, ConnOutcome, Io, LinkId, Owner, PeerDone, PingEnd, PollMode,
+    Report, ServedSession, SessionId, TAG_ECHO, TAG_PING, Tsc, WaitSpec,
 };
 
 type Both = [Node<Builtin, ManualClock>; 2];
@@ -125,6 +128,82 @@ fn a_connection_whose_peer_never_answers_its_end_is_guarded_by_a_timer() {
     let mut heard = soon;
     heard.extend(hear(&mut a[0]));
     assert_eq!(heard, [Heard::Closed(0, ConnOutcome::Reset, PeerDone::No)]);
+}
+
+/// Writes what it is ordered to and never reads.
+struct Deaf;
+
+impl App for Deaf {
+    type Order = Vec<u8>;
+    type Report = Infallible;
+
+    fn order<I: Io>(&mut self, message: Vec<u8>, io: &mut I) -> Option<Infallible> {
+        assert_eq!(io.write(ConnId(0), &message), message.len());
+        None
+    }
+
+    fn opened<I: Io>(&mut self, _conn: ConnId, _tag: u64, _io: &mut I) {}
+
+    fn ready<I: Io>(
+        &mut self,
+        _conn: ConnId,
+        _tag: u64,
+        _events: EventSet,
+        _io: &mut I,
+    ) -> Option<Infallible> {
+        None
+    }
+
+    fn closed(&mut self, _conn: ConnId, _tag: u64, _outcome: ConnOutcome) -> Option<Infallible> {
+        None
+    }
+}
+
+/// Sends bytes that nobody reads and resets the connection; gives the completions until it had
+/// ended at the first node.
+fn reset_unread(inline_bytes: u32) -> u64 {
+    let clock = ManualClock::default();
+    let sizes = Sizes {
+        inline_bytes,
+        ..Sizes::default()
+    };
+    let mut nodes = pair(sizes, [Deaf, Deaf], &clock, WaitSpec::default());
+    connect(&mut nodes, 0, [0, 0]);
+    let orders = [
+        Command::App(vec![7; 100]),
+        Command::AbortConn(ConnId(0)),
+        Command::ReleaseLink(LinkId(0)),
+    ];
+    let mut closed = 0;
+    let mut completions = None;
+    for order in orders {
+        nodes[0].send(order);
+        // The time stands still: no timer helps.
+        for _ in 0..20 {
+            for node in &mut nodes {
+                let _ = node.worker.pass();
+            }
+        }
+        while let Some(report) = nodes[0].news.pop() {
+            match report {
+                Report::ConnClosed { open, .. } => closed += usize::from(open.is_some()),
+                // Releasing would end the connection in any case.
+                Report::LinkReleased { stats, .. } => {
+                    completions = Some((closed, stats.send_completions));
+                }
+                _ => {}
+            }
+        }
+    }
+    let (closed, completions) = completions.expect("the link is given back");
+    assert_eq!(closed, 1, "{inline_bytes} bytes inline");
+    completions
+}
+
+#[test]
+fn a_connection_that_ends_asks_for_a_completion_only_if_bytes_by_reference_are_unread() {
+    assert_eq!(reset_unread(0), 1);
+    assert_eq!(reset_unread(256), 0);
 }
 
 /// A session at a node, with the program's half.

@@ -299,6 +299,40 @@ fn each_post_is_judged_by_the_rule_of_its_moment() {
 }
 
 #[test]
+fn a_link_that_is_made_later_obeys_the_rule_in_force() {
+    let clock = ManualClock::default();
+    let apps = [Courier::default(), Courier::default()];
+    let [mut node, _peer] = pair(Sizes::default(), apps, &clock, WaitSpec::default());
+    let rule = InlineRule {
+        messages: 300,
+        writes: 17,
+    };
+    node.send(Command::ReleaseLink(LinkId(0)));
+    node.send(Command::SetInline(rule));
+    let _ = node.worker.pass();
+    let released = std::iter::from_fn(|| node.news.pop()).find_map(|report| match report {
+        Report::LinkReleased {
+            qp, bookkeeping, ..
+        } => qp.zip(bookkeeping),
+        _ => None,
+    });
+    let (qp, link) = released.expect("the link comes back");
+    node.send(Command::AdoptLink { qp, link });
+    let snapshot = Box::new(Snapshot::with_room(4, 2, 2));
+    node.send(Command::Snapshot(snapshot));
+    let mut taken = None;
+    for _ in 0..10 {
+        let _ = node.worker.pass();
+        while let Some(report) = node.news.pop() {
+            if let Report::Snapshot(snapshot) = report {
+                taken = Some(snapshot.links[0].inline);
+            }
+        }
+    }
+    assert_eq!(taken, Some(rule.within(256)));
+}
+
+#[test]
 fn a_rule_above_the_grant_changes_nothing() {
     let sizes = Sizes {
         inline_bytes: 48,
@@ -408,5 +442,22 @@ fn bytes_posted_inline_are_free_at_once_and_bytes_by_reference_only_when_read_or
         }
         let conn = taken.expect("a snapshot");
         assert_eq!((conn.bytes_out, conn.unreclaimed), (100, unreclaimed));
+    }
+}
+
+#[test]
+fn a_full_ring_of_bytes_by_reference_comes_free_although_the_reader_says_nothing() {
+    let sizes = Sizes {
+        inline_bytes: 0,
+        ring_bytes: 1000,
+        rmbe_bytes: 16 << 10,
+        ..Sizes::default()
+    };
+    let mut world = World::new(sizes);
+    // Altogether less than half of the peer's ring, and far fewer requests than a quarter of the
+    // send queue: neither the reader nor the queue is a reason for a completion.
+    for turn in 1..=6 {
+        world.deliver(1000);
+        assert_eq!(world.stats().send_completions, turn);
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ManualClock, Node, Sizes, connect, pair};
 use pollux_proto::event::EventSet;
-use pollux_worker::{App, ConnId, ConnOutcome, Io, Report, WaitSpec};
+use pollux_worker::{App, Command, ConnId, ConnOutcome, InlineRule, Io, Report, WaitSpec};
 use std::convert::Infallible;
 
 /// Seeded numbers (xorshift64).
@@ -196,4 +196,33 @@ fn connections_that_exceed_the_send_queue_many_times_all_make_progress() {
         }
     }
     run_to_the_end(&mut nodes, &clock, total);
+}
+
+#[test]
+fn streams_arrive_whole_while_the_rule_of_inline_changes_all_the_time() {
+    // The driver refuses a post above the grant, and the link fails.
+    for (granted, ring_bytes) in [(0, 300), (44, 300), (101, 1024), (988, 2000)] {
+        let sizes = Sizes {
+            inline_bytes: granted,
+            conns: 6,
+            ..Sizes::default()
+        }
+        .with_rings(ring_bytes);
+        let total = ring_bytes as usize * 600;
+        let (mut nodes, clock) = nodes(sizes, total, 1200);
+        let mut numbers = Numbers(u64::from(granted) + 7);
+        let mut limit = || [0, 1, 17, 43, 44, 64, 1024, u32::MAX][numbers.below(8)];
+        let ended = |node: &StreamNode| node.worker.app().conns.iter().all(|c| c.ended.is_some());
+        let mut changes = 0;
+        while !nodes.iter().all(ended) && changes < 1_000_000 {
+            for node in &mut nodes {
+                let (messages, writes) = (limit(), limit());
+                node.send(Command::SetInline(InlineRule { messages, writes }));
+            }
+            step(&mut nodes, &clock);
+            changes += 1;
+        }
+        assert!(changes > 100, "{changes}");
+        run_to_the_end(&mut nodes, &clock, total);
+    }
 }

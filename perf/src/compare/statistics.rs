@@ -238,6 +238,11 @@ mod tests {
     #[test]
     fn sizes_that_are_too_long_for_an_inline_write_do_not_count() {
         assert_eq!(found(&[0.9, 0.9, 1.2], 3), Crossover::Always { up_to: 2 });
+        let slower = Crossover::Between {
+            up_to: 2,
+            slower_at: 4,
+        };
+        assert_eq!(found(&[0.9, 0.9, 1.2], 4), slower, "as long as just fits");
         assert_eq!(found(&[1.2], 0), Crossover::NotMeasured);
         assert_eq!(found(&[], 256), Crossover::NotMeasured);
     }

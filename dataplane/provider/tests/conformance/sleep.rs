@@ -10,6 +10,7 @@ on_every_bed!(
     sleeper_is_woken_by_a_flush_and_once_only,
     waiting_work_keeps_a_group_awake,
     group_that_never_sleeps_is_never_signalled,
+    group_that_sleeps_after_all_is_woken_again,
     requester_that_sleeps_is_woken_by_its_completion,
     sleeper_without_interest_is_not_woken_by_acknowledgements,
     error_wakes_a_sleeping_requester,
@@ -95,6 +96,24 @@ fn group_that_never_sleeps_is_never_signalled<B: Bed>() {
     world.a.flush();
     world.until(|world| world.a.done.len() == 1);
     assert!(!signalled(&world.b) && !signalled(&world.a));
+}
+
+fn group_that_sleeps_after_all_is_woken_again<B: Bed>() {
+    let mut world = World::<B>::connected(Wish::default());
+    (0..8).for_each(|slot| world.b.recv(slot));
+    for turn in 0..4 {
+        asleep(&mut world.b);
+        signalled(&world.b);
+        world.a.send(2 * turn, b"wake", Signal::Unsignaled);
+        world.a.flush();
+        assert!(signalled(&world.b), "turn {turn}");
+        // Polls for ever, from the middle of a sleep on.
+        assert_eq!(world.b.group.arm(Sleep::Never), Armed::Pending);
+        world.a.send(2 * turn + 1, b"polled", Signal::Unsignaled);
+        world.a.flush();
+        world.until(|world| world.b.done.len() as u64 == 2 * turn + 2);
+        assert!(!signalled(&world.b), "turn {turn}");
+    }
 }
 
 fn requester_that_sleeps_is_woken_by_its_completion<B: Bed>() {

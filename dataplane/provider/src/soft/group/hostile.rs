@@ -1,18 +1,20 @@
 //! A peer that scribbles over its own port: the worst it can do is to end its own connection.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use pollux_ring::{LINE_BYTES, Pages, Region, Segment, Wake};
 use proptest::prelude::*;
 
 use super::SoftGroup;
+use crate::soft::barrier::Fence;
 use crate::soft::line_format::tests::to_words;
 use crate::soft::line_format::{EMPTY_LINE, LineBytes, Verb, continue_chain, emit_carried};
 use crate::soft::port::line_offset;
 use crate::soft::{DeviceOptions, Fabric, SoftDevice, fifo::Fifo};
 use crate::{
-    Access, Completion, Device, Mr, Payload, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex, QpKind,
-    QpSpec, QpState, RtrAttr, RtsAttr, Sge, Signal, WcStatus, WrId,
+    Access, Armed, Completion, Device, Mr, Payload, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex,
+    QpKind, QpSpec, QpState, RtrAttr, RtsAttr, Sge, Signal, Sleep, WcStatus, WrId,
 };
 
 const MEMORY: usize = 8192;
@@ -286,6 +288,63 @@ fn endless_requests_take_a_bounded_share_of_a_pass() {
 }
 
 #[test]
+fn a_single_chain_is_executed_in_one_pass_and_all_that_follow_at_once_in_the_next() {
+    let (mut requester, mut target) = pair();
+    (0..16).for_each(|slot| target.recv(slot));
+    for _ in 0..2 {
+        // A pass that finds nothing: from now on a chain is expected to be the only one.
+        assert!(target.reap(0).is_empty());
+        for _ in 0..3 {
+            for message in 0..2 {
+                let payload = Payload::InlineBytes(b"chain");
+                let wr = WrId(message);
+                let posted = requester
+                    .group
+                    .post_send(requester.qp, wr, payload, Signal::Signaled);
+                assert_eq!(posted, Ok(()));
+            }
+            requester.group.flush(requester.qp).unwrap();
+        }
+        assert_eq!(target.reap(0).len(), 2);
+        // This pass comes after one that has found something.
+        assert_eq!(target.reap(0).len(), 4);
+        assert_eq!(requester.reap(0).len(), 6);
+    }
+}
+
+#[test]
+fn requests_behind_a_missing_one_are_looked_at_and_wait_for_it() {
+    let (liar, mut honest) = pair();
+    let write = |position: u64, honest: &End| {
+        let verb = Verb::Write {
+            addr: honest.open.addr(),
+            rkey: honest.open.rkey().0,
+        };
+        let mut staged: Fifo<LineBytes> = Fifo::new(1, EMPTY_LINE);
+        emit_carried(verb, 1, &mut staged, |place| place.fill(position as u8));
+        to_words(staged.front().unwrap())
+    };
+    // More than two turns of the ring, so that its end comes between them in every way.
+    for first in (0..600).step_by(3) {
+        for position in [first + 1, first + 2] {
+            liar.scribble_line(position, &write(position, &honest));
+        }
+        for _ in 0..3 {
+            assert!(honest.reap(0).is_empty());
+        }
+        assert_eq!(honest.group.stats(honest.qp).writes_executed, first);
+        liar.scribble_line(first, &write(first, &honest));
+        for _ in 0..3 {
+            assert!(honest.reap(0).is_empty());
+        }
+        assert_eq!(honest.group.stats(honest.qp).writes_executed, first + 3);
+        let mut last = [0];
+        honest.memory.copy_out(OPEN.start, &mut last).unwrap();
+        assert_eq!(last, [(first + 2) as u8]);
+    }
+}
+
+#[test]
 fn message_that_never_becomes_whole_waits_without_end_and_without_harm() {
     let (liar, mut honest) = pair();
     let verb = Verb::Write {
@@ -422,4 +481,30 @@ fn nonsense_about_sleep_costs_a_signal_at_most() {
         assert!(honest.reap(0).is_empty());
     }
     assert_eq!(honest.group.state(honest.qp), QpState::Rts);
+}
+
+/// A group changes its mind about sleep: its peers leave out their fences only while it says that
+/// it never sleeps.
+#[test]
+fn whether_a_group_may_sleep_stands_in_its_port_as_often_as_it_changes() {
+    let (_peer, mut end) = pair();
+    let said = |end: &End| {
+        let core = end.group.cores[usize::from(end.qp.0)].as_ref().unwrap();
+        let word = core.port.segment().read_word(MAY_SLEEP).unwrap();
+        word.load() != 0
+    };
+    if end.group.fence == Fence::Always {
+        // Where the barrier is not to be had it says so once and for all.
+        assert_eq!(end.group.arm(Sleep::Never), Armed::Pending);
+        assert!(said(&end));
+        return;
+    }
+    assert!(end.reap(0).is_empty() && !said(&end));
+    for _ in 0..3 {
+        assert_eq!(end.group.arm(Sleep::May), Armed::Idle);
+        assert!(said(&end));
+        // Also out of a sleep.
+        assert_eq!(end.group.arm(Sleep::Never), Armed::Pending);
+        assert!(!said(&end) && !end.group.armed.load(Ordering::SeqCst));
+    }
 }
