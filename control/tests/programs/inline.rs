@@ -255,7 +255,7 @@ fn a_write_goes_inline_up_to_the_threshold_and_the_grant_and_as_the_operator_say
 fn without_a_threshold_writes_go_inline_as_far_as_is_worth_it_with_the_driver() {
     let place = Place::new();
     // Grants more than that.
-    let (_server, running, address) = pair(&place, "", "personality = \"mlx5\"\n");
+    let (_server, running, address) = pair(&place, ["", "personality = \"mlx5\"\n"], [""; 2]);
     running.json(&["latency", &address, "--sizes", "1", "--iterations", "10"]);
     let worth = &running.json(&["show", "devices"])[0]["limits"]["inline_worth"];
     let [message, write, ..] = in_force(&running);

@@ -153,7 +153,7 @@ fn mlx5_inline(asked: &QpCaps) -> Result<u32, Refusal> {
             asked.inline_bytes
         );
         return Err(Refusal {
-            errno: Errno::NOSPC,
+            errno: Errno::INVAL,
             hint,
         });
     }
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(grant(48, 29), Ok(92));
         assert_eq!(grant(48, 220), Ok(220));
         assert_eq!(grant(48, 988), Ok(988));
-        assert_eq!(grant(48, 989).unwrap_err().errno, Errno::NOSPC);
+        assert_eq!(grant(48, 989).unwrap_err().errno, Errno::INVAL);
         assert_eq!(grant(2048, 988), Ok(988));
         assert_eq!(grant(2049, 988).unwrap_err().errno, Errno::NOMEM);
         assert_eq!(grant(2049, 476), Ok(476));

@@ -95,7 +95,7 @@ fn inline_limit_is_inclusive_at_post<B: Bed>() {
 fn inline_over_the_limit_is_refused_at_creation<B: Bed>() {
     let table = [
         (Personality::Generic, 256, Errno::INVAL),
-        (Personality::Mlx5Like, 988, Errno::NOSPC),
+        (Personality::Mlx5Like, 988, Errno::INVAL),
         (Personality::IrdmaGen1, 48, Errno::INVAL),
         (Personality::IrdmaGen2, 101, Errno::INVAL),
         (Personality::IrdmaGen3, 216, Errno::INVAL),
