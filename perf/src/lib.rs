@@ -29,6 +29,7 @@ pub mod lat;
 pub mod loop_spec;
 pub mod modes;
 mod own;
+mod pair;
 pub mod post_path;
 pub mod table;
 pub mod tcp;
