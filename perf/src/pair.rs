@@ -25,7 +25,7 @@ const PASSES_MAX: u32 = 10_000;
 /// Devices, by the last byte of their address.
 pub(crate) const DEVICES: [u8; 2] = [1, 2];
 /// The only link of each worker.
-pub(crate) const LINK: LinkId = LinkId(0);
+const LINK: LinkId = LinkId(0);
 
 /// RNR timer code as Linux sets it and control sets it too: 0.06 ms.
 pub(crate) const RNR_TIMER: u8 = 5;
