@@ -8,8 +8,9 @@ use pollux_worker::{App, ConnId, ConnOutcome, Io};
 
 use crate::lat::Limit;
 
-/// Round trips before the first one that counts, for each connection.
-const WARM_UP_EACH: u64 = 20;
+/// Round trips before the first one that counts: so many for each connection, and a least number.
+const WARM_UP_EACH: u64 = 5;
+const WARM_UP_MIN: u64 = 200;
 
 /// The only order: go.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +82,7 @@ impl Client {
             number: 0,
             since: 0,
         };
-        let warm_up = WARM_UP_EACH * u64::from(conns);
+        let warm_up = WARM_UP_MIN.max(WARM_UP_EACH * u64::from(conns));
         let buffer = vec![0; bytes as usize].into_boxed_slice();
         Client {
             turns: vec![idle; usize::from(conns)].into_boxed_slice(),
