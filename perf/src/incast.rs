@@ -167,7 +167,12 @@ struct Numbers(u64);
 
 impl Numbers {
     fn new(seed: u64) -> Numbers {
-        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        let mut numbers = Numbers((seed ^ 0x9e37_79b9_7f4a_7c15).max(1));
+        // Seeds that differ in a bit begin alike.
+        for _ in 0..8 {
+            numbers.below(1);
+        }
+        numbers
     }
 
     /// At random from 0 to below `limit`; 0 for a limit of 0.

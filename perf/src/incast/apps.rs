@@ -26,7 +26,7 @@ pub(super) enum Word {
         /// The connection.
         conn: u16,
         /// Which request of the connection, from 0.
-        number: u32,
+        number: u64,
         /// Which byte.
         at: usize,
     },
@@ -52,7 +52,7 @@ enum Phase {
 struct Turn {
     phase: Phase,
     /// Requests so far.
-    number: u32,
+    number: u64,
     /// When the request became due, in nanoseconds.
     since: u64,
 }
@@ -177,7 +177,7 @@ impl Client {
         if self.answers == self.warm_up {
             self.started = now;
         }
-        turn.number = turn.number.wrapping_add(1);
+        turn.number += 1;
         turn.since = now;
         turn.phase = Phase::Due;
         if self.is_over(now) {
@@ -199,10 +199,10 @@ impl Client {
 }
 
 /// Makes the bytes of each request differ from those of the one before and of other connections.
-fn fill(request: &mut [u8], conn: ConnId, number: u32) {
-    let first = (conn.0 as u8).wrapping_mul(31).wrapping_add(number as u8);
-    for (at, byte) in request.iter_mut().enumerate() {
-        *byte = first.wrapping_add(at as u8);
+fn fill(request: &mut [u8], conn: ConnId, number: u64) {
+    let first = 31 * u64::from(conn.0) + number;
+    for (byte, value) in request.iter_mut().zip(first..) {
+        *byte = value as u8;
     }
 }
 

@@ -29,7 +29,7 @@ const INLINE_BYTES: u32 = 256;
 /// After so long without an answer a batch is given up.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// Idle passes between two looks at whether it is stalled.
-const PASSES_PER_LOOK: u32 = 1 << 14;
+const PASSES_PER_LOOK: u64 = 1 << 14;
 /// Passes until a snapshot must have come.
 const SNAPSHOT_PASSES: u32 = 10_000;
 
@@ -162,7 +162,7 @@ fn drive(
         pin_to(core)?;
     }
     let mut stall = Stall::new();
-    let mut idle_passes = 0_u32;
+    let mut idle_passes = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         let progress = node.worker.pass();
         while let Some(news) = node.news.pop() {
@@ -177,7 +177,7 @@ fn drive(
             }
         }
         if progress == Progress::Idle {
-            idle_passes = idle_passes.wrapping_add(1);
+            idle_passes += 1;
             if idle_passes.is_multiple_of(PASSES_PER_LOOK) {
                 stall.look(node)?;
             }
