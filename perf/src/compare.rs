@@ -120,7 +120,7 @@ fn counts(wish: CountInstructions) -> CountsOrReason {
 fn batches(ends: &mut Ends, plan: &ComparePlan, bytes: u32) -> Result<Vec<Batch>> {
     let mut batches = Vec::with_capacity(plan.rounds as usize * MODES.len());
     for round in 0..plan.rounds {
-        for mode in statistics::order(round as usize) {
+        for mode in statistics::order(MODES, round as usize) {
             let table = batch(ends, plan.limit, mode, bytes)?;
             let summary = table.rows.first().map(|row| row.summary);
             let median = summary.and_then(|summary| Some((summary.p50?, summary.iterations)));
@@ -243,7 +243,7 @@ fn link(client: &mut Client) -> Result<LinkView> {
 }
 
 /// Makes the folder and sees that it can be written to, before a run of half a minute.
-fn prepare(folder: &Path) -> Result<()> {
+pub(crate) fn prepare(folder: &Path) -> Result<()> {
     let cannot = || {
         format!(
             "cannot write to the folder {}: choose another one (--out DIR)",

@@ -7,6 +7,7 @@
 //! | [`inprocess`] | the ping-pong inside the workers of two processes |
 //! | [`embedded`] | the appliance in each of them |
 //! | [`compare`] | by reference, messages inline and all inline, side by side in one run |
+//! | [`incast`] | many connections, few receives: what credits are worth |
 //! | [`instructions`] | instructions of the sending path, counted by valgrind |
 //! | [`modes`] | what may go inline, as all of them name it |
 //! | [`post_path`] | the workload that is counted |
@@ -17,18 +18,21 @@
 //! What is measured with, the histogram and the bounce, lies in `pollux_control`, whose own
 //! latency runs use the same.
 //!
-//! Every figure that leaves this crate is one way, that is half of a round trip, and stands beside
-//! the bounce of the same run: machines drift, and the ratio of the two does not.
+//! Every latency that leaves this crate is one way, that is half of a round trip (but those of
+//! [`incast`], which says so), and stands beside the bounce of the same run: machines drift, and the
+//! ratio of the two does not.
 
 pub mod attached;
 pub mod compare;
 pub mod embedded;
+pub mod incast;
 pub mod inprocess;
 pub mod instructions;
 pub mod lat;
 pub mod loop_spec;
 pub mod modes;
 mod own;
+mod pair;
 pub mod post_path;
 pub mod table;
 pub mod tcp;

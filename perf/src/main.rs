@@ -2,6 +2,8 @@
 //!
 //! Exit status: 0 when everything asked for was measured, 1 on any failure, usage included.
 
+mod incast_command;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +20,7 @@ use pollux_control::rpc::{InlineSetting, InlineUse, LATENCY_SECONDS};
 use pollux_control::view::LatencyRow;
 use pollux_perf::attached::{self, AttachedChannel};
 use pollux_perf::compare::{self, ComparePlan, CountInstructions, ITERATIONS_MIN, THRESHOLD};
+use pollux_perf::incast;
 use pollux_perf::inprocess::{self, Ends, Meeting, Plan};
 use pollux_perf::instructions::{self, CountsOrReason};
 use pollux_perf::lat::{Channel, Limit, echo, ping};
@@ -56,6 +59,8 @@ enum Command {
     Bounce(BounceArguments),
     /// How long messages take from one end of a stream to the other
     Lat(Box<LatArguments>),
+    /// What credits are worth where many connections share a link to a receiver with few receives
+    Incast(incast_command::IncastArguments),
     /// How many instructions a message of 64 bytes takes on its way out; needs valgrind
     Instructions(InstructionsArguments),
     /// The workload that `instructions` counts
@@ -242,6 +247,7 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Bounce(arguments) => run_bounce(arguments),
         Command::Lat(arguments) => run_lat(arguments),
+        Command::Incast(arguments) => incast::run(&arguments.plan()),
         Command::Instructions(arguments) => run_instructions(arguments),
         Command::PostPath(arguments) => post_path::run(&Workload {
             level: arguments.level,
@@ -482,14 +488,14 @@ fn tell_listening(address: io::Result<std::net::SocketAddr>) -> Result<()> {
 
 fn lat_tcp(arguments: &LatArguments, wait: TcpWait) -> Result<()> {
     let address = address(arguments)?;
-    let bounce_before = bounce_of(arguments.cores);
+    let bounce_before = BounceOrReason::between(arguments.cores);
     let channel = TcpChannel::connect(address, wait)?;
     lat_over(arguments, channel, (Transport::Tcp, None), bounce_before)
 }
 
 fn lat_attached(arguments: &LatArguments, socket: &Path) -> Result<()> {
     let address = address(arguments)?;
-    let bounce_before = bounce_of(arguments.cores);
+    let bounce_before = BounceOrReason::between(arguments.cores);
     let session: Session = attached::open(socket, arguments.poll)?;
     let channel = AttachedChannel::connect(&session, address, arguments.poll)?;
     let transport = channel.transport();
@@ -541,7 +547,7 @@ fn lat_over(
     }
     // The other end polls as long as the connection lives, on the core that the bounce needs.
     drop(channel);
-    let report = Report::new(setting, bounce_of(arguments.cores), rows);
+    let report = Report::new(setting, BounceOrReason::between(arguments.cores), rows);
     match format(arguments) {
         Format::Json => table::write_json(&mut out, &[report])?,
         Format::Text => table::write_foot(&mut out, &report)?,
@@ -593,20 +599,6 @@ fn sizes(arguments: &LatArguments) -> Result<Vec<u32>> {
         );
     }
     Ok(sizes)
-}
-
-/// The bounce between the two ends' cores. That it cannot be measured does not end a run: the
-/// reason stands where the figure would.
-fn bounce_of(cores: Option<[u32; 2]>) -> BounceOrReason {
-    match bounce::measure(&BounceSpec {
-        cores: cores.map(|pair| pair.map(|core| core as usize)),
-        ..BounceSpec::default()
-    }) {
-        Ok(bounce) => BounceOrReason::Measured(bounce),
-        Err(error) => BounceOrReason::NotMeasured {
-            reason: error.to_string(),
-        },
-    }
 }
 
 fn cores_of_this_thread() -> Result<Cores> {
@@ -677,9 +669,10 @@ mod tests {
             .chain(line.split_whitespace());
         Arguments::try_parse_from(words).map(|arguments| match arguments.command {
             Command::Lat(arguments) => *arguments,
-            Command::Bounce(_) | Command::Instructions(_) | Command::PostPath(_) => {
-                panic!("the line says lat")
-            }
+            Command::Bounce(_)
+            | Command::Incast(_)
+            | Command::Instructions(_)
+            | Command::PostPath(_) => panic!("the line says lat"),
         })
     }
 

@@ -13,8 +13,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, ensure};
 use pollux_control::rpc::InlineUse;
-use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice};
-use pollux_provider::{QpCaps, RtrAttr, RtsAttr};
+use pollux_provider::QpCaps;
 use serde::Serialize;
 
 /// Bytes of the stream in each message.
@@ -106,37 +105,6 @@ const CAPS: QpCaps = QpCaps {
     recv_sge: 1,
     inline_bytes: 256,
 };
-
-/// Devices, by the last byte of their address.
-const DEVICES: [u8; 2] = [1, 2];
-
-fn gid(last: u8) -> [u8; 16] {
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last]
-}
-
-fn device(fabric: &Fabric, last: u8) -> Result<SoftDevice> {
-    Ok(fabric.open(DeviceOptions::new(gid(last)))?)
-}
-
-/// What a queue pair has to know about the peer's.
-fn attributes(peer_last: u8, peer_qpn: u32) -> (RtrAttr, RtsAttr) {
-    let rtr = RtrAttr {
-        path_mtu: 4096,
-        peer_qpn,
-        rq_psn: 0,
-        min_rnr_timer: 5,
-        peer_gid: gid(peer_last),
-        peer_mac: [0; 6],
-        hop_limit: 1,
-    };
-    let rts = RtsAttr {
-        sq_psn: 0,
-        timeout: 15,
-        retry_count: 7,
-        rnr_retry: 7,
-    };
-    (rtr, rts)
-}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use pollux_control::bounce::{Bounce, CoreList};
+use pollux_control::bounce::{self, Bounce, BounceSpec, CoreList};
 use pollux_control::view::LatencyRow;
 
 /// What a run was made on and with.
@@ -109,6 +109,23 @@ pub enum BounceOrReason {
         /// Why not.
         reason: String,
     },
+}
+
+impl BounceOrReason {
+    /// Measures between these two cores, or two of the allowed ones. That it cannot be measured does
+    /// not end a run: the reason stands where the figure would.
+    #[must_use]
+    pub fn between(cores: Option<[u32; 2]>) -> BounceOrReason {
+        match bounce::measure(&BounceSpec {
+            cores: cores.map(|pair| pair.map(|core| core as usize)),
+            ..BounceSpec::default()
+        }) {
+            Ok(bounce) => BounceOrReason::Measured(bounce),
+            Err(error) => BounceOrReason::NotMeasured {
+                reason: error.to_string(),
+            },
+        }
+    }
 }
 
 /// A whole run, for JSON.

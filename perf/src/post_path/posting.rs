@@ -10,7 +10,8 @@ use pollux_provider::{
 use pollux_ring::{Pages, Pool, Segment};
 use pollux_wire::cdc::CDC_BYTES;
 
-use super::{CAPS, DEVICES, MESSAGE_BYTES, attributes, device};
+use super::{CAPS, MESSAGE_BYTES};
+use crate::pair::{DEVICES, RNR_TIMER, connect, device};
 
 /// Bytes of each memory: a page.
 const MEMORY_BYTES: usize = 4096;
@@ -157,10 +158,8 @@ fn connected(devices: [SoftDevice; 2]) -> Result<[End; 2]> {
     let qpns: Vec<u32> = parts.iter().map(|(_, qp)| qp.qpn()).collect();
     let mut ends = Vec::with_capacity(2);
     for (index, ((mut group, mut qp), device)) in parts.into_iter().zip(&devices).enumerate() {
-        let (rtr, rts) = attributes(DEVICES[1 - index], qpns[1 - index]);
-        device.to_init(&mut qp)?;
-        device.to_rtr(&mut qp, &rtr)?;
-        device.to_rts(&mut qp, &rts)?;
+        let peer = (DEVICES[1 - index], qpns[1 - index]);
+        connect(device, &mut qp, RNR_TIMER, peer)?;
         let adopted = group.adopt(qp);
         let qp = adopted.map_err(|error| anyhow!("the group refuses its queue pair: {error}"))?;
         ends.push(End::new(device, group, qp)?);

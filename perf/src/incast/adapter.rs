@@ -1,0 +1,258 @@
+//! A poll group as an adapter is one: it goes on while the program that polls it does something else.
+//!
+//! The soft device works only while its owner polls, so one that pauses takes nothing in, and its
+//! receives cannot run out. An adapter takes messages as they come, uses up a receive for each, and
+//! leaves the completions in its queue until somebody asks. This group does the same: whatever has
+//! come is executed and queued whenever the worker polls, and all through the worker's pauses; the
+//! worker then gets as much of the queue as it asks for. While the worker handles a batch nothing is
+//! executed, so receives run out less often than with an adapter, not more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pollux_provider::soft::{SoftGroup, SoftQp};
+use pollux_provider::{
+    AdoptError, Armed, Completion, FlushError, GroupId, Payload, PollGroup, PostError, QpCaps,
+    QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WrId,
+};
+use pollux_worker::{Clock, Tsc};
+
+use super::Numbers;
+use super::drive::{WhenIdle, idle};
+
+/// Completions that the queue holds.
+const QUEUE_ENTRIES: usize = 1024;
+/// Completions taken from the driver at once: more than the deepest receive queue, so that only the
+/// receives end a batch.
+const BATCH: usize = 128;
+
+/// How a worker is kept from polling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pauses {
+    /// The longest pause; each is between nothing and this.
+    pub max: Duration,
+    /// The mean time from the end of one pause to the beginning of the next.
+    pub every: Duration,
+}
+
+/// What pauses there were.
+#[derive(Debug, Default)]
+pub(super) struct Paused {
+    pub(super) count: AtomicU64,
+    pub(super) ns: AtomicU64,
+}
+
+/// The pauses of one worker.
+pub(super) struct Schedule {
+    pauses: Pauses,
+    numbers: Numbers,
+    /// When the next one begins; nothing before the first look at the clock.
+    next: Option<u64>,
+    paused: Arc<Paused>,
+}
+
+impl Schedule {
+    pub(super) fn new(pauses: Pauses, seed: u64, paused: Arc<Paused>) -> Schedule {
+        Schedule {
+            pauses,
+            numbers: Numbers::new(seed),
+            next: None,
+            paused,
+        }
+    }
+
+    /// The end of a pause that begins now.
+    fn until(&mut self, now: u64) -> Option<u64> {
+        let next = self.next.get_or_insert_with(|| {
+            let every = self.pauses.every.as_nanos() as u64;
+            now + self.numbers.below(2 * every)
+        });
+        if now < *next {
+            return None;
+        }
+        self.next = None;
+        Some(now + self.numbers.below(self.pauses.max.as_nanos() as u64))
+    }
+
+    fn record(&self, ns: u64) {
+        self.paused.count.fetch_add(1, Ordering::Relaxed);
+        self.paused.ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+/// The group.
+pub(super) struct Adapter {
+    driver: SoftGroup,
+    clock: Tsc,
+    queue: VecDeque<Completion>,
+    batch: Box<[Completion]>,
+    schedule: Option<Schedule>,
+    when_idle: WhenIdle,
+}
+
+impl Adapter {
+    pub(super) fn new(
+        driver: SoftGroup,
+        clock: Tsc,
+        schedule: Option<Schedule>,
+        when_idle: WhenIdle,
+    ) -> Adapter {
+        Adapter {
+            driver,
+            clock,
+            queue: VecDeque::with_capacity(QUEUE_ENTRIES),
+            batch: vec![Completion::EMPTY; BATCH].into_boxed_slice(),
+            schedule,
+            when_idle,
+        }
+    }
+
+    /// Executes what has come, as far as there are receives and places in the queue.
+    fn execute(&mut self, now: u64) {
+        if self.queue.len() + BATCH <= QUEUE_ENTRIES {
+            let count = self.driver.reap(now, &mut self.batch);
+            self.queue.extend(&self.batch[..count]);
+        }
+    }
+
+    /// The worker does nothing for a while; the adapter goes on.
+    #[cold]
+    fn pause(&mut self, begun: u64, until: u64) -> u64 {
+        let mut now = begun;
+        while now < until {
+            self.execute(now);
+            idle(self.when_idle);
+            now = self.clock.now();
+        }
+        if let Some(schedule) = &self.schedule {
+            schedule.record(now - begun);
+        }
+        now
+    }
+}
+
+impl PollGroup for Adapter {
+    type Qp = SoftQp;
+
+    fn id(&self) -> GroupId {
+        self.driver.id()
+    }
+
+    fn adopt(&mut self, qp: SoftQp) -> Result<QpIndex, AdoptError<SoftQp>> {
+        self.driver.adopt(qp)
+    }
+
+    fn release(&mut self, qp: QpIndex) -> Option<SoftQp> {
+        self.driver.release(qp)
+    }
+
+    fn caps(&self, qp: QpIndex) -> QpCaps {
+        self.driver.caps(qp)
+    }
+
+    fn state(&self, qp: QpIndex) -> QpState {
+        self.driver.state(qp)
+    }
+
+    fn post_write(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        payload: Payload<'_>,
+        to: RemoteSpan,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        self.driver.post_write(qp, wr, payload, to, signal)
+    }
+
+    fn post_write_imm(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        payload: Payload<'_>,
+        to: RemoteSpan,
+        imm: u32,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        self.driver.post_write_imm(qp, wr, payload, to, imm, signal)
+    }
+
+    fn post_send(
+        &mut self,
+        qp: QpIndex,
+        wr: WrId,
+        payload: Payload<'_>,
+        signal: Signal,
+    ) -> Result<(), PostError> {
+        self.driver.post_send(qp, wr, payload, signal)
+    }
+
+    fn post_recv(&mut self, qp: QpIndex, wr: WrId, into: Sge) -> Result<(), PostError> {
+        self.driver.post_recv(qp, wr, into)
+    }
+
+    fn flush(&mut self, qp: QpIndex) -> Result<(), FlushError> {
+        self.driver.flush(qp)
+    }
+
+    fn reap(&mut self, now: u64, into: &mut [Completion]) -> usize {
+        let until = self.schedule.as_mut().and_then(|next| next.until(now));
+        let now = until.map_or(now, |until| self.pause(now, until));
+        self.execute(now);
+        let count = into.len().min(self.queue.len());
+        for (place, completion) in into.iter_mut().zip(self.queue.drain(..count)) {
+            *place = completion;
+        }
+        count
+    }
+
+    fn arm(&mut self, sleep: Sleep) -> Armed {
+        if self.queue.is_empty() {
+            self.driver.arm(sleep)
+        } else {
+            Armed::Pending
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.driver.disarm();
+    }
+
+    fn stats(&self, qp: QpIndex) -> QpStats {
+        self.driver.stats(qp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_come_at_random_and_none_is_longer_than_allowed() {
+        let pauses = Pauses {
+            max: Duration::from_millis(20),
+            every: Duration::from_millis(100),
+        };
+        let mut schedule = Schedule::new(pauses, 7, Arc::default());
+        let (mut now, mut lengths) = (1_000, Vec::new());
+        while now < 60_000_000_000 {
+            match schedule.until(now) {
+                Some(until) => {
+                    lengths.push(until - now);
+                    schedule.record(until - now);
+                    now = until;
+                }
+                None => now += 100_000,
+            }
+        }
+        // Some 60 s with a pause of 10 ms after each 100 ms.
+        assert!((400..700).contains(&lengths.len()), "{}", lengths.len());
+        assert!(lengths.iter().all(|length| *length < 20_000_000));
+        assert!(lengths.iter().any(|length| *length > 15_000_000));
+        assert!(lengths.iter().any(|length| *length < 5_000_000));
+        let counted = schedule.paused.count.load(Ordering::Relaxed);
+        assert_eq!(counted, lengths.len() as u64);
+    }
+}
