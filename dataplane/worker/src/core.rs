@@ -254,13 +254,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     pub(crate) fn next_waiter(&mut self) -> Option<ConnId> {
         while let Some(id) = self.roomy.last().copied() {
-            let waiter = self.link_mut(id).and_then(|link| {
-                if link.has_room_for_data() {
-                    link.waiters.pop_front()
-                } else {
-                    None
-                }
-            });
+            let now = self.now;
+            let waiter = self.link_mut(id).and_then(|link| link.next_waiter(now));
             if let Some(conn) = waiter {
                 self.conns[at(conn)].queued = Queued::No;
                 return Some(conn);

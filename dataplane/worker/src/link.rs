@@ -302,6 +302,18 @@ impl Link {
             && self.has_credit(Kind::Cdc)
     }
 
+    /// Takes the connection that has waited longest, if it can be served.
+    #[inline]
+    pub(crate) fn next_waiter(&mut self, now: u64) -> Option<ConnId> {
+        if self.has_room_for_data() {
+            return self.waiters.pop_front();
+        }
+        if !self.waiters.is_empty() && !self.has_credit(Kind::Cdc) {
+            self.ran_dry(now);
+        }
+        None
+    }
+
     /// Claims what a transmission needs: send slots, and a credit for its message. `None` if it has to
     /// wait.
     #[inline]

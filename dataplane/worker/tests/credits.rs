@@ -295,6 +295,25 @@ fn without_control_a_sender_stops_within_the_receives_and_goes_on_with_it() {
 }
 
 #[test]
+fn the_time_without_credits_goes_on_while_somebody_waits_though_others_were_served() {
+    let mut world = World::new(8, 30, [Habit::Sends, Habit::Reads], 1);
+    let waited = |world: &mut World| world.link(0).credits.expect("on").waited_ns;
+    // The first seven are served, then a few more each time that credits come back.
+    for _ in 0..3 {
+        for side in [1, 0] {
+            for _ in 0..3 {
+                world.pass(side, Control::Answers);
+            }
+        }
+        let still = world.app(1).received.iter().any(|got| *got == 0);
+        let before = waited(&mut world);
+        world.clock.advance(1_000_000);
+        let gone = waited(&mut world) - before;
+        assert!(!still || gone >= 1_000_000, "{gone} ns of 1000000");
+    }
+}
+
+#[test]
 fn connections_that_wait_for_credits_are_served_in_their_order() {
     let mut world = World::new(8, 30, [Habit::Sends, Habit::Reads], 1);
     // All want to send a byte; the peer is not polled, so seven find a credit.
