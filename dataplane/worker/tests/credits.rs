@@ -305,7 +305,7 @@ fn the_time_without_credits_goes_on_while_somebody_waits_though_others_were_serv
                 world.pass(side, Control::Answers);
             }
         }
-        let still = world.app(1).received.iter().any(|got| *got == 0);
+        let still = world.app(1).received.contains(&0);
         let before = waited(&mut world);
         world.clock.advance(1_000_000);
         let gone = waited(&mut world) - before;
