@@ -235,8 +235,6 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     pub(crate) fn link_has_room(&mut self, id: LinkId) {
         self.flush_llc_backlog(id);
-        // An announcement may have been called off for want of a slot.
-        self.touch(id);
         let Some(link) = self
             .links
             .get_mut(usize::from(id.0))
@@ -247,6 +245,10 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if link.roomy == Roomy::No && !link.waiters.is_empty() {
             link.roomy = Roomy::Yes;
             self.roomy.push(id);
+        }
+        // An announcement may have been called off for want of a slot.
+        if link.counts_credits() {
+            self.touch(id);
         }
     }
 

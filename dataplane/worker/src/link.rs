@@ -121,8 +121,8 @@ impl Link {
     /// Bookkeeping for a link whose queue pair has the sizes `caps`.
     ///
     /// `receive` has at most `caps.recv_wr` slots for incoming messages; `send` has at least
-    /// `caps.send_wr` slots for messages that are too long to be posted inline. With credits, at least
-    /// as many of the receive slots have been announced to the peer as there are.
+    /// `caps.send_wr` slots for messages that are too long to be posted inline. With credits, no
+    /// more receives have been announced to the peer than there are receive slots.
     #[must_use]
     pub fn new(
         id: LinkId,
@@ -225,9 +225,6 @@ impl Link {
         let FlowControl::Credits(credits) = &mut self.flow else {
             return Ok(Regained::Nothing);
         };
-        if returned == 0 {
-            return Ok(Regained::Nothing);
-        }
         credits.handle_returned(returned)?;
         if let Some(since) = self.dry_since.take() {
             self.credit_figures.waited_ns += now.saturating_sub(since);
@@ -294,34 +291,31 @@ impl Link {
         self.free().saturating_sub(SEND_SLOTS_FOR_LLC)
     }
 
-    /// Whether a connection may send now, for all that the link knows.
+    /// Whether a connection that wants to send may do so now. If it is for want of a credit that it
+    /// may not, the time without begins.
     #[inline]
-    pub(crate) fn has_room_for_data(&self) -> bool {
-        self.free_for_data() >= WORK_REQUESTS_PER_TRANSMIT
-            && self.llc_backlog.is_empty()
-            && self.has_credit(Kind::Cdc)
+    fn finds_room(&mut self, now: u64) -> bool {
+        if !self.has_credit(Kind::Cdc) {
+            self.ran_dry(now);
+            return false;
+        }
+        self.free_for_data() >= WORK_REQUESTS_PER_TRANSMIT && self.llc_backlog.is_empty()
     }
 
     /// Takes the connection that has waited longest, if it can be served.
     #[inline]
     pub(crate) fn next_waiter(&mut self, now: u64) -> Option<ConnId> {
-        if self.has_room_for_data() {
-            return self.waiters.pop_front();
+        if self.waiters.is_empty() || !self.finds_room(now) {
+            return None;
         }
-        if !self.waiters.is_empty() && !self.has_credit(Kind::Cdc) {
-            self.ran_dry(now);
-        }
-        None
+        self.waiters.pop_front()
     }
 
     /// Claims what a transmission needs: send slots, and a credit for its message. `None` if it has to
     /// wait.
     #[inline]
     pub(crate) fn claim(&mut self, now: u64) -> Option<Taken> {
-        if !self.has_room_for_data() {
-            if !self.has_credit(Kind::Cdc) {
-                self.ran_dry(now);
-            }
+        if !self.finds_room(now) {
             return None;
         }
         self.take_credit(Kind::Cdc)

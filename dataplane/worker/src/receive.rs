@@ -120,6 +120,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// can be has lost count, and its next message might find no receive: the link is given up.
     #[inline]
     fn take_returned_credits(&mut self, id: LinkId, credits: u8) {
+        if credits == 0 {
+            return;
+        }
         let now = self.now;
         let Some(link) = self.link_mut(id) else {
             return;
