@@ -2,15 +2,17 @@
 //!
 //! Both ends live in one thread on the process carrier, so that every run executes the same
 //! instructions. What is counted is what happens inside of a `counted_` function: the sending side
-//! from the order to the doorbell. Between two messages the other end takes what came, so that no
-//! ring ever fills; that is not counted.
+//! from the order to the doorbell, or both sides until the answer is there. Between two messages both
+//! ends take what came, so that no ring ever fills; that is not counted.
 
+mod exchanging;
 mod posting;
 mod working;
 
 use std::fmt;
 use std::str::FromStr;
 
+use self::exchanging::Flow;
 use anyhow::{Result, ensure};
 use pollux_control::rpc::InlineUse;
 use pollux_provider::QpCaps;
@@ -30,11 +32,20 @@ pub enum Level {
     Provider,
     /// A whole pass of a worker: an application in it writes, the worker plans, posts, rings.
     Worker,
+    /// A request and its answer of the same size, both workers, without credits.
+    Exchange,
+    /// The same with credits.
+    Credits,
 }
 
 impl Level {
-    /// Both, from the inside out.
-    pub const ALL: [Level; 2] = [Level::Provider, Level::Worker];
+    /// All, from the inside out.
+    pub const ALL: [Level; 4] = [
+        Level::Provider,
+        Level::Worker,
+        Level::Exchange,
+        Level::Credits,
+    ];
 
     /// The function that is counted; no other function has this in its name.
     #[must_use]
@@ -42,6 +53,7 @@ impl Level {
         match self {
             Level::Provider => "counted_posting",
             Level::Worker => "counted_pass",
+            Level::Exchange | Level::Credits => "counted_exchange",
         }
     }
 }
@@ -51,6 +63,8 @@ impl fmt::Display for Level {
         f.pad(match self {
             Level::Provider => "provider",
             Level::Worker => "worker",
+            Level::Exchange => "exchange",
+            Level::Credits => "credits",
         })
     }
 }
@@ -62,7 +76,7 @@ impl FromStr for Level {
         let found = Level::ALL
             .into_iter()
             .find(|level| level.to_string() == text);
-        found.ok_or_else(|| format!("`{text}` is no level: provider or worker"))
+        found.ok_or_else(|| format!("`{text}` is no level: provider, worker, exchange or credits"))
     }
 }
 
@@ -91,9 +105,12 @@ pub fn run(workload: &Workload) -> Result<()> {
         "{} idle connections are too many: at most {IDLE_MAX}",
         workload.idle
     );
+    let exchange = |flow| exchanging::run(workload.mode, flow, workload.messages, workload.idle);
     match workload.level {
         Level::Provider => posting::run(workload.mode, workload.messages),
         Level::Worker => working::run(workload.mode, workload.messages, workload.idle),
+        Level::Exchange => exchange(Flow::Without),
+        Level::Credits => exchange(Flow::Credits),
     }
 }
 

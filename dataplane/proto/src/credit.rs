@@ -111,8 +111,13 @@ pub struct Credits<const KEPT: u32 = RESERVE> {
     initial: u32,
     /// Receives posted anew and not returned yet.
     to_return: u32,
-    receives: u32,
     announcing: Announcing,
+    /// Credits held from which on downwards they are few.
+    low: u32,
+    /// Returns that are worth a message of their own.
+    worthwhile: u32,
+    /// The same while the credits held are few; never more than otherwise.
+    worthwhile_when_low: u32,
 }
 
 impl Credits {
@@ -132,12 +137,15 @@ impl<const KEPT: u32> Credits<KEPT> {
         if peer_receives.min(own_receives) < RECEIVES_MIN {
             return None;
         }
+        let (initial, receives) = (u32::from(peer_receives), u32::from(own_receives));
         Some(Credits {
-            held: peer_receives.into(),
-            initial: peer_receives.into(),
+            held: initial,
+            initial,
             to_return: 0,
-            receives: own_receives.into(),
             announcing: Announcing::No,
+            low: initial * 2 / 3,
+            worthwhile: (receives / 3).max(RETURNS_MIN),
+            worthwhile_when_low: (receives / 6).max(RETURNS_MIN),
         })
     }
 
@@ -177,10 +185,13 @@ impl<const KEPT: u32> Credits<KEPT> {
         self.to_return += u32::from(taken.carried);
     }
 
-    /// A receive that a message had used up is posted anew.
+    /// A receive that a message had used up is posted anew. Whether an announcement may have become
+    /// due by it, so that [`ask_for_announcement`](Self::ask_for_announcement) has to be called once
+    /// the message is dealt with: what it returns and what it lets us send decide.
     #[inline]
-    pub fn handle_receive_posted(&mut self) {
+    pub fn handle_receive_posted(&mut self) -> bool {
         self.to_return += 1;
+        self.to_return >= self.worthwhile_when_low
     }
 
     /// A message of the peer returned credits. Those waiting for credits may go on.
@@ -230,7 +241,14 @@ impl<const KEPT: u32> Credits<KEPT> {
     #[inline]
     #[must_use]
     pub fn is_low(&self) -> bool {
-        self.held <= (self.initial * 2 / 3).max(1)
+        self.held <= self.low
+    }
+
+    /// Whether the credit taken last was the one with which two thirds were reached.
+    #[inline]
+    #[must_use]
+    pub fn is_at_low_water(&self) -> bool {
+        self.held == self.low
     }
 
     /// Credits held: messages the peer can take.
@@ -253,11 +271,14 @@ impl<const KEPT: u32> Credits<KEPT> {
         self.to_return
     }
 
-    /// Returns that are worth a message of their own.
+    /// Returns that are worth a message of their own now.
     #[inline]
     fn threshold(&self) -> u32 {
-        let parts = if self.is_low() { 6 } else { 3 };
-        (self.receives / parts).max(RETURNS_MIN)
+        if self.is_low() {
+            self.worthwhile_when_low
+        } else {
+            self.worthwhile
+        }
     }
 }
 
@@ -361,6 +382,29 @@ mod tests {
         }
         side.handle_receive_posted();
         assert!(side.ask_for_announcement());
+    }
+
+    #[test]
+    fn a_receive_that_is_posted_anew_says_when_an_announcement_may_be_due() {
+        let mut side = credits(48, 48);
+        let answers: Vec<bool> = (0..9).map(|_| side.handle_receive_posted()).collect();
+        let first = answers.iter().position(|may_be_due| *may_be_due);
+        assert_eq!(first, Some(7), "the eighth of a sixth of 48");
+        assert!(
+            !side.ask_for_announcement(),
+            "not as long as credits are many"
+        );
+    }
+
+    #[test]
+    fn the_low_water_mark_is_met_once_on_the_way_down() {
+        let mut side = credits(6, 6);
+        let mut met = Vec::new();
+        while let Some(taken) = side.take(Kind::Cdc) {
+            assert_eq!(taken.carried, 0);
+            met.push(side.is_at_low_water());
+        }
+        assert_eq!(met, [false, true, false, false, false]);
     }
 
     #[test]

@@ -255,6 +255,13 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     /// Takes the next connection that waits for a link with room, in the order in which they came.
     #[inline]
     pub(crate) fn next_waiter(&mut self) -> Option<ConnId> {
+        if self.roomy.is_empty() {
+            return None;
+        }
+        self.next_of_roomy()
+    }
+
+    fn next_of_roomy(&mut self) -> Option<ConnId> {
         while let Some(id) = self.roomy.last().copied() {
             let now = self.now;
             let waiter = self.link_mut(id).and_then(|link| link.next_waiter(now));

@@ -185,10 +185,9 @@ impl Link {
         let FlowControl::Credits(credits) = &mut self.flow else {
             return Some(Taken { carried: 0 });
         };
-        let was_low = credits.is_low();
         let taken = credits.take(kind)?;
         let figures = &mut self.credit_figures;
-        figures.low_water += u64::from(!was_low && credits.is_low());
+        figures.low_water += u64::from(credits.is_at_low_water());
         let carried = u64::from(taken.carried);
         match kind {
             Kind::Cdc => figures.returned_by_cdc += carried,
@@ -210,12 +209,13 @@ impl Link {
         }
     }
 
-    /// A receive that was used up is posted anew.
+    /// A receive that was used up is posted anew. Whether it has to be looked at the end of the pass
+    /// if credits are to be announced.
     #[inline]
-    pub(crate) fn receive_posted(&mut self) {
+    pub(crate) fn receive_posted(&mut self) -> bool {
         match &mut self.flow {
             FlowControl::Credits(credits) => credits.handle_receive_posted(),
-            FlowControl::UnderWay(_) => {}
+            FlowControl::UnderWay(_) => false,
         }
     }
 

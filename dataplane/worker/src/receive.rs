@@ -4,10 +4,10 @@ use crate::app::App;
 use crate::clock::Clock;
 use crate::conn::{Held, Reset, at};
 use crate::core::Core;
-use crate::link::{LinkState, Regained};
-use crate::mailbox::{ConnId, LinkId, LlcBytes, Report, token_index};
+use crate::link::{Link, LinkState, Regained};
+use crate::mailbox::{ConnId, LinkId, Report, token_index};
 use crate::transmit::ANNOUNCEMENT;
-use pollux_provider::{Completion, PollGroup, Sge, WcOpcode, WcStatus, WrId};
+use pollux_provider::{Completion, PollGroup, PostError, Sge, WcOpcode, WcStatus, WrId};
 use pollux_wire::cdc;
 use pollux_wire::llc::{AnnounceCredits, Form};
 
@@ -59,25 +59,21 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     #[inline]
     fn handle_message(&mut self, id: LinkId, completion: Completion) -> Option<ConnId> {
         let slot = (completion.wr_id.0 & !RECEIVE) as u32;
-        let link = self.links[usize::from(id.0)].as_deref()?;
+        let link = self.links[usize::from(id.0)].as_deref_mut()?;
         if link.state != LinkState::Up {
             return None;
         }
         // Copied before it is judged: the slot is memory that the device may write again.
-        let mut message = LlcBytes::new();
-        let len = (completion.byte_len.min(link.receive.bytes) as usize).min(message.capacity());
         let mut bytes = [0; crate::budget::LLC_BYTES_MAX];
-        let copied = link
-            .receive
-            .span
-            .region
-            .copy_out(link.receive_slot_offset(slot), &mut bytes[..len]);
-        self.repost(id, slot);
-        if let Some(link) = self.link_mut(id)
-            && link.counts_credits()
-        {
-            link.receive_posted();
-            // At the end of the pass it is looked whether credits are to be announced.
+        let len = (completion.byte_len.min(link.receive.bytes) as usize).min(bytes.len());
+        let from = link.receive_slot_offset(slot);
+        let copied = link.receive.span.region.copy_out(from, &mut bytes[..len]);
+        let posted = post_receive(&mut self.group, link, slot);
+        let may_announce = link.receive_posted();
+        if posted.is_err() {
+            self.fail_link(id, WcStatus::General);
+        }
+        if may_announce {
             self.touch(id);
         }
         if copied.is_err() || len == 0 {
@@ -92,7 +88,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             self.handle_announcement(id, &bytes[..len]);
             return None;
         }
-        message.extend(bytes[..len].iter().copied());
+        let message = bytes[..len].iter().copied().collect();
         self.report(Report::Llc { link: id, message });
         None
     }
@@ -180,22 +176,23 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     }
 
     /// Gives a receive slot back to the queue pair.
-    #[inline]
     pub(crate) fn repost(&mut self, id: LinkId, slot: u32) {
         let Some(link) = self.links[usize::from(id.0)].as_deref() else {
             return;
         };
-        let into = Sge {
-            addr: link.receive.span.region.addr() + link.receive_slot_offset(slot) as u64,
-            length: link.receive.bytes,
-            lkey: link.receive.span.lkey,
-        };
-        if self
-            .group
-            .post_recv(link.qp, WrId(RECEIVE | u64::from(slot)), into)
-            .is_err()
-        {
+        if post_receive(&mut self.group, link, slot).is_err() {
             self.fail_link(id, WcStatus::General);
         }
     }
+}
+
+/// Posts a receive into a slot.
+#[inline]
+fn post_receive<G: PollGroup>(group: &mut G, link: &Link, slot: u32) -> Result<(), PostError> {
+    let into = Sge {
+        addr: link.receive.span.region.addr() + link.receive_slot_offset(slot) as u64,
+        length: link.receive.bytes,
+        lkey: link.receive.span.lkey,
+    };
+    group.post_recv(link.qp, WrId(RECEIVE | u64::from(slot)), into)
 }

@@ -149,6 +149,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
         let mut posted = Ok(());
         let mut more = Turn::More;
+        let mut claimed = 0;
         let mut count = 0;
         while count < TRANSMITS_PER_TURN && open.proto.wants_transmit() {
             let Some(taken) = link.claim(self.now) else {
@@ -156,6 +157,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 more = Turn::NoRoom;
                 break;
             };
+            claimed += 1;
             if !open
                 .proto
                 .poll_transmit_into(link.inline.writes, &mut self.transmit)
@@ -182,8 +184,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         } else {
             Turn::Done
         };
-        if count > 0 {
-            self.figures.cdc_sent += count as u64;
+        self.figures.cdc_sent += count as u64;
+        // Also where a claim was given back: the returns it carried may be worth an announcement now.
+        if claimed > 0 {
             self.touch(id);
         }
         if posted.is_err() {

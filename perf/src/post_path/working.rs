@@ -12,7 +12,7 @@ use super::{CAPS, MESSAGE_BYTES};
 use crate::pair::{self, End, PairSpec, RNR_TIMER, rest};
 
 /// Bytes of each ring: a whole number of messages, so that none is cut in two at its end.
-const RING_BYTES: u32 = 16 << 10;
+pub(super) const RING_BYTES: u32 = 16 << 10;
 /// The connection that sends.
 const SENDING: ConnId = ConnId(0);
 
@@ -53,7 +53,7 @@ impl App for Writer {
 
 /// No time passes, so that nothing depends on it.
 #[derive(Clone, Copy)]
-struct Still;
+pub(super) struct Still;
 
 impl Clock for Still {
     fn now(&self) -> u64 {
@@ -91,7 +91,7 @@ pub(super) fn run(mode: InlineUse, messages: u64, idle: u16) -> Result<()> {
     Ok(())
 }
 
-fn rule(mode: InlineUse) -> InlineRule {
+pub(super) fn rule(mode: InlineUse) -> InlineRule {
     match mode {
         InlineUse::On => InlineRule::ALL,
         InlineUse::Messages => InlineRule {

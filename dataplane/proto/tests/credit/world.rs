@@ -187,8 +187,9 @@ impl<const KEPT: u32> End<KEPT> {
 
     fn post_receive(&mut self) {
         self.used -= 1;
-        self.credits.handle_receive_posted();
-        self.owe_look(Occasion::ReceivePosted);
+        if self.credits.handle_receive_posted() {
+            self.owe_look(Occasion::ReceivePosted);
+        }
     }
 
     /// Whether a look changes anything: it finds that an announcement is due, or it was owed.
