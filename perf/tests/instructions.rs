@@ -64,7 +64,7 @@ mod needs_valgrind {
         );
         assert_eq!(report["message_bytes"], 64);
         let figure = |level: usize, mode: &str| report["levels"][level][mode].as_f64().unwrap();
-        for level in 0..2 {
+        for level in 0..Level::ALL.len() {
             let modes = ["by_reference", "messages", "all"];
             let [by_reference, messages, all] = modes.map(|mode| figure(level, mode));
             for count in [by_reference, messages, all] {
@@ -77,6 +77,9 @@ mod needs_valgrind {
         // A pass of the worker contains what the driver does.
         for mode in ["by_reference", "messages", "all"] {
             assert!(figure(1, mode) > figure(0, mode), "{report}");
+            // What credits cost where they bring nothing, on a single connection.
+            let (without, with) = (figure(2, mode), figure(3, mode));
+            assert!(with > without && with < 1.03 * without, "{report}");
         }
     }
 }

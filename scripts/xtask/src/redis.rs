@@ -6,6 +6,8 @@
 //! counts. The figures are for a reader to compare with each other; they say nothing about another
 //! machine.
 
+mod shortage;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use self::shortage::{Appliances, Shortage};
 use crate::metadata::Metadata;
 use crate::process::{cargo, find, run};
 
@@ -92,13 +95,13 @@ pub(crate) struct Plan {
 pub(crate) fn measure(root: &Path, plan: Plan) -> Result<()> {
     let build = ["build", "--release", "--locked", "-p", "pollux-control"];
     run(root, &cargo(), &build)?;
-    let polluxd = Metadata::read(root)?
-        .target_directory
-        .join("release/polluxd");
+    let programs = Metadata::read(root)?.target_directory.join("release");
+    let polluxd = programs.join("polluxd");
     let folder = Folder::create()?;
     let ports = free_ports()?;
     let [redis, on_in, on_out, off_in, off_out, proxy_in, proxy_out] = ports;
     let mut running = vec![start_redis(&folder, redis)?];
+    let mut asked = Vec::new();
     for (credits, ports) in [
         ("on", [on_in, on_out, redis]),
         ("off", [off_in, off_out, redis]),
@@ -108,16 +111,26 @@ pub(crate) fn measure(root: &Path, plan: Plan) -> Result<()> {
             recv_depth: plan.recv_depth,
         };
         running.extend(start_pollux(&folder, &polluxd, pair, ports)?);
+        asked.push(Appliances {
+            pollux: programs.join("pollux"),
+            sockets: ["server", "client"]
+                .map(|name| pair.folder(&folder).join(name).join("control.sock")),
+        });
     }
     running.push(start_haproxy(&folder, [proxy_in, proxy_out, redis])?);
     let entries = [on_in, off_in, proxy_in, redis];
     let mut samples = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];
+    let mut shortages = vec![[Shortage::default(); 2]; LOADS.len()];
     for _ in 0..plan.rounds {
-        for (load, row) in LOADS.into_iter().zip(&mut samples) {
-            for ((way, entry), taken) in WAYS.iter().zip(entries).zip(row) {
+        for ((load, row), short) in LOADS.into_iter().zip(&mut samples).zip(&mut shortages) {
+            for (index, (way, entry)) in WAYS.iter().zip(entries).enumerate() {
+                let before = asked.get(index).map(Appliances::shortage).transpose()?;
                 let figures = benchmark(entry, load, plan.requests)
                     .with_context(|| format!("{way}, {} clients", load.0))?;
-                taken.push(figures);
+                row[index].push(figures);
+                if let (Some(asked), Some(before)) = (asked.get(index), before) {
+                    short[index].add(asked.shortage()?.since(before));
+                }
             }
         }
     }
@@ -131,6 +144,7 @@ pub(crate) fn measure(root: &Path, plan: Plan) -> Result<()> {
         plan.requests, plan.rounds, plan.recv_depth
     );
     print!("{}", table_text(&table));
+    print!("{}", shortages_text(&shortages));
     drop(running);
     Ok(())
 }
@@ -160,6 +174,22 @@ fn table_text(table: &[((u32, u32), Vec<Figures>)]) -> String {
             text.push_str(&format!("{:>22}", format!("{set:.0} / {get:.0}")));
         }
         text.push('\n');
+    }
+    text
+}
+
+/// What the first two ways ran short of, with every load.
+fn shortages_text(shortages: &[[Shortage; 2]]) -> String {
+    let mut text = String::from("short of receives, all rounds together:\n");
+    for ((clients, pipeline), [with, without]) in LOADS.iter().zip(shortages) {
+        text.push_str(&format!(
+            "{:<14}credits on: {} RNR NAKs, {} waits for credits, {:.1} ms in all; off: {} RNR NAKs\n",
+            format!("-c {clients} -P {pipeline}"),
+            with.rnr_naks,
+            with.waits,
+            with.waited_ns as f64 / 1e6,
+            without.rnr_naks,
+        ));
     }
     text
 }
@@ -244,6 +274,13 @@ struct Pair {
     recv_depth: u32,
 }
 
+impl Pair {
+    /// What this pair alone uses.
+    fn folder(self, of_all: &Folder) -> PathBuf {
+        of_all.0.join(format!("credits-{}", self.credits))
+    }
+}
+
 /// Both appliances; the server first, so that the client finds it. Each pair takes the cores as if
 /// it were alone: it sleeps while another is measured.
 fn start_pollux(
@@ -256,7 +293,7 @@ fn start_pollux(
         credits,
         recv_depth,
     } = pair;
-    let at = folder.0.join(format!("credits-{credits}"));
+    let at = pair.folder(folder);
     fs::create_dir(&at).with_context(|| format!("cannot create {}", at.display()))?;
     let at = at.display();
     let config = |name: &str, listen: &str, connect: &str| {
@@ -365,5 +402,18 @@ mod tests {
         let text = table_text(&[((50, 1), vec![figures; WAYS.len()])]);
         assert!(text.lines().nth(1).unwrap().starts_with("-c 50 -P 1"));
         assert_eq!(text.matches("1000 / 2000").count(), WAYS.len());
+    }
+
+    #[test]
+    fn shortages_stand_beside_their_load() {
+        let short = Shortage {
+            rnr_naks: 7,
+            waits: 3,
+            waited_ns: 1_500_000,
+        };
+        let text = shortages_text(&[[short, short]; LOADS.len()]);
+        let expected =
+            "-c 200 -P 16  credits on: 7 RNR NAKs, 3 waits for credits, 1.5 ms in all; off: 7";
+        assert!(text.contains(expected), "{text}");
     }
 }
