@@ -8,6 +8,7 @@
 //! | [`embedded`] | the appliance in each of them |
 //! | [`compare`] | by reference, messages inline and all inline, side by side in one run |
 //! | [`incast`] | many connections, few receives: what credits are worth |
+//! | [`conns`] | many connections, most of them idle, and many opened and closed |
 //! | [`instructions`] | instructions of the sending path, counted by valgrind |
 //! | [`modes`] | what may go inline, as all of them name it |
 //! | [`post_path`] | the workload that is counted |
@@ -19,11 +20,12 @@
 //! latency runs use the same.
 //!
 //! Every latency that leaves this crate is one way, that is half of a round trip (but those of
-//! [`incast`], which says so), and stands beside the bounce of the same run: machines drift, and the
+//! [`incast`] and [`conns`], which say so), and stands beside the bounce of the same run: machines drift, and the
 //! ratio of the two does not.
 
 pub mod attached;
 pub mod compare;
+pub mod conns;
 pub mod embedded;
 pub mod incast;
 pub mod inprocess;

@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 when everything asked for was measured, 1 on any failure, usage included.
 
+mod conns_command;
 mod incast_command;
 
 use std::io::{self, Write};
@@ -18,8 +19,10 @@ use pollux_control::host::Host;
 use pollux_control::log;
 use pollux_control::rpc::{InlineSetting, InlineUse, LATENCY_SECONDS};
 use pollux_control::view::LatencyRow;
+use pollux_control::{appliance, start};
 use pollux_perf::attached::{self, AttachedChannel};
 use pollux_perf::compare::{self, ComparePlan, CountInstructions, ITERATIONS_MIN, THRESHOLD};
+use pollux_perf::conns;
 use pollux_perf::incast;
 use pollux_perf::inprocess::{self, Ends, Meeting, Plan};
 use pollux_perf::instructions::{self, CountsOrReason};
@@ -61,11 +64,27 @@ enum Command {
     Lat(Box<LatArguments>),
     /// What credits are worth where many connections share a link to a receiver with few receives
     Incast(incast_command::IncastArguments),
+    /// Many connections: what idle ones cost the others, what opening and closing leaves behind
+    Conns(conns_command::ConnsArguments),
     /// How many instructions a message of 64 bytes takes on its way out; needs valgrind
     Instructions(InstructionsArguments),
     /// The workload that `instructions` counts
     #[command(hide = true)]
     PostPath(PostPathArguments),
+    /// An appliance, as `polluxd --config FILE` is one; for `conns`
+    #[command(hide = true)]
+    Appliance {
+        /// Its configuration
+        file: PathBuf,
+    },
+    /// The program at the other end of `conns`
+    #[command(hide = true)]
+    ConnsEcho {
+        /// Attach socket of its appliance
+        socket: PathBuf,
+        /// How many sessions it opens, each with a listener
+        sessions: u32,
+    },
 }
 
 #[derive(Args)]
@@ -255,6 +274,16 @@ fn main() -> ExitCode {
             messages: arguments.messages,
             idle: arguments.idle,
         }),
+        Command::Conns(arguments) => conns::run(&arguments.plan()),
+        Command::Appliance { file } => {
+            let arguments = [
+                "polluxd".into(),
+                "--config".into(),
+                file.clone().into_os_string(),
+            ];
+            return start::main(arguments, appliance::serve);
+        }
+        Command::ConnsEcho { socket, sessions } => conns::serve_echo(socket, *sessions),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -671,8 +700,11 @@ mod tests {
             Command::Lat(arguments) => *arguments,
             Command::Bounce(_)
             | Command::Incast(_)
+            | Command::Conns(_)
             | Command::Instructions(_)
-            | Command::PostPath(_) => panic!("the line says lat"),
+            | Command::PostPath(_)
+            | Command::Appliance { .. }
+            | Command::ConnsEcho { .. } => panic!("the line says lat"),
         })
     }
 
