@@ -1,50 +1,10 @@
 //! Real traffic: redis-benchmark through A to a redis-server behind B.
 
 mod needs_redis {
-    use std::net::SocketAddr;
     use std::process::{Command, Stdio};
 
-    use crate::support::{Killed, Pair, Place, Shape, listener, until};
-
-    /// A redis-server that keeps nothing on disk.
-    struct Redis {
-        _process: Killed,
-        address: SocketAddr,
-    }
-
-    impl Redis {
-        /// Starts one. It cannot be told to choose a port, so another is tried should the one
-        /// that was free be taken meanwhile.
-        fn start(place: &Place) -> Redis {
-            until("a redis-server that has its port", || {
-                let (free, address) = listener();
-                drop(free);
-                let mut child = Command::new("redis-server")
-                    .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-                    .args(["--port", &address.port().to_string()])
-                    .args(["--loglevel", "warning"])
-                    .arg("--dir")
-                    .arg(place.path(""))
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .expect("redis-server starts");
-                let answers = until("redis-server answers or has ended", || {
-                    if child.try_wait().expect("a child").is_some() {
-                        return Some(false);
-                    }
-                    std::net::TcpStream::connect(address)
-                        .is_ok()
-                        .then_some(true)
-                });
-                answers.then_some(Redis {
-                    _process: Killed(child),
-                    address,
-                })
-            })
-        }
-    }
+    use crate::redis_server::Redis;
+    use crate::support::{Pair, Place, Shape};
 
     /// Runs redis-benchmark through a fresh pair and looks at what both sides have counted.
     fn benchmark(clients: u64, pipeline: &str) {

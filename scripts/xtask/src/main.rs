@@ -60,6 +60,16 @@ enum Command {
         #[arg(long, default_value_t = 1024)]
         mib: u32,
     },
+    /// Kills appliances, programs and the target of a gateway under checked traffic, more often than
+    /// in the tests
+    Kills {
+        /// How many are killed
+        #[arg(long, default_value_t = 200)]
+        rounds: u32,
+        /// Which ones, and when
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -100,14 +110,26 @@ fn run(command: &Command) -> Result<()> {
             };
             redis::measure(&root, plan)
         }
-        Command::Soak { mib } => soak(&root, *mib),
+        Command::Soak { mib } => at_length(
+            &root,
+            "random_bytes_both_ways_at_once",
+            &[("POLLUX_STREAM_MIB", mib.to_string())],
+        ),
+        Command::Kills { rounds, seed } => at_length(
+            &root,
+            "whatever_is_killed_under_traffic_the_others_go_on_and_nothing_is_left",
+            &[
+                ("POLLUX_KILL_ROUNDS", rounds.to_string()),
+                ("POLLUX_SEED", seed.to_string()),
+            ],
+        ),
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
     }
 }
 
-/// The end-to-end tests of both-way streams, built for release and with another number of bytes.
-fn soak(root: &Path, mib: u32) -> Result<()> {
+/// End-to-end tests built for release, longer than in the continuous integration.
+fn at_length(root: &Path, test: &str, how_long: &[(&str, String)]) -> Result<()> {
     let arguments = [
         "test",
         "--release",
@@ -115,16 +137,18 @@ fn soak(root: &Path, mib: u32) -> Result<()> {
         "-p",
         "pollux-control",
         "--test",
+        "end_to_end",
+        test,
+        "--",
+        "--nocapture",
     ];
-    let test = ["end_to_end", "random_bytes_both_ways_at_once"];
     let status = std::process::Command::new(process::cargo())
         .current_dir(root)
         .args(arguments)
-        .args(test)
-        .env("POLLUX_STREAM_MIB", mib.to_string())
+        .envs(how_long.iter().map(|(key, value)| (key, value)))
         .status()
         .context("cannot start cargo")?;
-    anyhow::ensure!(status.success(), "the streams failed: {status}");
+    anyhow::ensure!(status.success(), "{test} failed: {status}");
     Ok(())
 }
 
