@@ -11,5 +11,6 @@ mod kills;
 mod order;
 mod redis;
 mod redis_server;
+mod scribble;
 mod streams;
 mod support;

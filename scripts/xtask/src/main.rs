@@ -70,6 +70,13 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// A program that scribbles over its shared memory beside a stream of another, for longer than
+    /// in the tests; prints what the stream's latency has to do with it
+    Scribble {
+        /// Seconds
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+    },
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -114,6 +121,11 @@ fn run(command: &Command) -> Result<()> {
             &root,
             "random_bytes_both_ways_at_once",
             &[("POLLUX_STREAM_MIB", mib.to_string())],
+        ),
+        Command::Scribble { seconds } => at_length(
+            &root,
+            "a_program_that_scribbles_over_its_memory_harms_no_stream_of_another",
+            &[("POLLUX_SCRIBBLE_SECONDS", seconds.to_string())],
         ),
         Command::Kills { rounds, seed } => at_length(
             &root,
