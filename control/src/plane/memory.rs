@@ -13,7 +13,7 @@ const SEND_SLOT_BYTES: u32 = 128;
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MemoryError {
+pub enum MemoryError {
     /// Shared memory was refused.
     #[error("cannot make shared memory for {purpose}: {error}")]
     Segment {
@@ -40,6 +40,12 @@ pub(crate) enum MemoryError {
         /// The device's answer.
         #[source]
         error: RegisterError,
+    },
+    /// A pool of that name exists.
+    #[error("there is a pool {pool:?} of ring buffers already; retire it first")]
+    PoolInUse {
+        /// Its name.
+        pool: super::PoolId,
     },
 }
 
