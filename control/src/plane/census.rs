@@ -1,5 +1,6 @@
 //! Everything a plane holds, counted.
 
+use super::memory::LinkMemory;
 use super::state::PoolId;
 use super::{Plane, SlotPool};
 use pollux_provider::Device;
@@ -26,6 +27,9 @@ pub struct Census {
     pub slots: usize,
     /// Pools that the owner has given up and that are kept for the sake of the peers.
     pub retired_pools: usize,
+    /// Registrations of memory: message slots of links, and rings of pools. The rings of a slot stay
+    /// registered once they were used.
+    pub registrations: usize,
     /// Places taken in the workers' tables of connections.
     pub conn_places: usize,
     /// Places taken in the workers' tables of links.
@@ -54,6 +58,7 @@ impl<D: Device, A: App, S, U> Plane<D, A, S, U> {
             census.members += groups.map(|(_, group)| group.conns()).sum::<usize>();
             census.groups += state.groups.iter().count();
             census.links += state.links.len();
+            census.registrations += state.links.len() * LinkMemory::REGISTRATIONS;
             let links = state.links.values();
             census.quarantined += links.map(|link| link.quarantine.len()).sum::<usize>();
             census.conn_places += state.port.conns.taken();
@@ -64,6 +69,11 @@ impl<D: Device, A: App, S, U> Plane<D, A, S, U> {
         let retired = |pool: &&SlotPool| pool.is_retired();
         census.retired_pools = self.pools.values().filter(retired).count();
         let in_service = self.pools.values().filter(|pool| !pool.is_retired());
+        census.registrations += self
+            .pools
+            .values()
+            .map(SlotPool::registrations)
+            .sum::<usize>();
         census.slots = in_service.map(SlotPool::used).sum();
         census
     }

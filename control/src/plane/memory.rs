@@ -62,10 +62,13 @@ pub(crate) struct MemoryNote {
 pub(crate) struct LinkMemory {
     pub(crate) receive: MessageSlots,
     pub(crate) send: MessageSlots,
-    _registrations: [Mr; 2],
+    _registrations: [Mr; LinkMemory::REGISTRATIONS],
 }
 
 impl LinkMemory {
+    /// Registrations of one link.
+    pub(crate) const REGISTRATIONS: usize = 2;
+
     /// Slots for a queue pair of the sizes `caps`.
     pub(crate) fn create<D: Device>(
         device: &D,
@@ -215,6 +218,11 @@ impl BufferPool {
             rkey: rmb.rkey(),
             addr: rmb.addr(),
         }))
+    }
+
+    /// Registrations held.
+    pub(crate) fn registrations(&self) -> usize {
+        1 + self.rmbs.iter().flatten().count()
     }
 
     pub(crate) fn note(&self, purpose: String) -> MemoryNote {

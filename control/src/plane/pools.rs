@@ -51,6 +51,10 @@ impl SlotPool {
         self.table.used()
     }
 
+    pub(super) fn registrations(&self) -> usize {
+        self.buffers.registrations()
+    }
+
     pub(super) fn is_retired(&self) -> bool {
         self.service == Service::Retired
     }

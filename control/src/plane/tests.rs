@@ -1,1 +1,67 @@
-//! Two planes.
+//! Two planes against each other: what every step of a handshake leaves behind when something goes
+//! wrong there.
+
+mod bed;
+mod pipe;
+
+use self::bed::{Heard, Terms, World};
+use pollux_wire::clc::Diagnosis;
+
+#[test]
+fn a_first_contact_and_a_later_one_open_carry_bytes_close_and_leave_nothing() {
+    let mut world = World::new(Terms::default());
+    world.check_a_new_connection_works(0, 1);
+    assert_eq!(world.census(0).links, 1);
+    world.check_a_new_connection_works(0, 2);
+    assert_eq!(world.census(0).links, 1);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn two_first_contacts_at_once_share_one_link() {
+    let mut world = World::new(Terms::default());
+    world.connect(0, 1);
+    world.connect(0, 2);
+    world.seconds(2);
+    assert_eq!(world.census(0).links, 1, "{}", world.story());
+    assert_eq!(world.census(1).links, 1);
+    world.use_and_close(1);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn first_contacts_in_both_directions_at_once_make_two_links() {
+    let mut world = World::new(Terms::default());
+    world.connect(0, 1);
+    world.connect(1, 2);
+    world.seconds(2);
+    assert_eq!(world.census(0).links, 2, "{}", world.story());
+    world.use_and_close(1);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_handshake_in_single_bytes_is_as_good_as_another() {
+    let mut world = World::new(Terms::default());
+    world.connect(0, 1).narrow();
+    world.seconds(2);
+    world.use_and_close(1);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn hosts_without_a_common_domain_stay_on_tcp() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    world.settle();
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(1);
+        assert!(matches!(heard[..], [Heard::FellBack(1, why)] if why != Diagnosis::PEERNOSMC));
+    }
+    world.check_nothing_is_left();
+}
