@@ -1,7 +1,7 @@
 //! What a handshake needs: a link group, a place in the worker's table, a token, and buffers.
 
 use super::memory::ConnBuffers;
-use super::state::{ConnKey, GroupKey, LinkPhase, Place, Reserved, Wanted};
+use super::state::{ConnKey, GroupKey, KnownTo, LinkPhase, Place, Reserved, Wanted};
 use super::{HandshakeId, Plane, Stream};
 use pollux_proto::clc::{self, Agreed};
 use pollux_proto::group::{GroupId, PeerKey};
@@ -137,13 +137,15 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
 
     /// The worker keeps early messages for the token from now on.
     fn reserve_at_worker(&mut self, id: HandshakeId) {
-        let Some(reserved) = self.handshakes.get(&id).and_then(|h| h.reserved.as_ref()) else {
+        let handshake = self.handshakes.get_mut(&id);
+        let Some(reserved) = handshake.and_then(|handshake| handshake.reserved.as_mut()) else {
             return;
         };
         let (key, token) = (reserved.conn, reserved.token);
         let state = &mut self.workers[key.worker];
         if let Some(link) = state.links.get(&reserved.group) {
             let (conn, link) = (ConnId(key.conn), link.link);
+            reserved.known = KnownTo::Worker;
             state.port.send(Command::ReserveConn { conn, link, token });
         }
     }
@@ -178,6 +180,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             group,
             token,
             place,
+            known,
             ..
         }) = reserved
         else {
@@ -192,17 +195,16 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             .links
             .get(&group)
             .is_some_and(|link| link.first == Some(id));
-        let announced = state
-            .links
-            .get(&group)
-            .is_some_and(|l| l.phase != LinkPhase::Made);
-        if announced {
-            // The worker answers with ConnClosed, which frees the place.
-            self.forgotten.insert(key, (group, place));
-            state.port.send(Command::AbortConn(ConnId(key.conn)));
-        } else {
-            state.port.conns.put(key.conn);
-            self.put_back_slot(place);
+        match known {
+            KnownTo::Worker => {
+                // The worker answers with ConnClosed, which frees the place.
+                self.forgotten.insert(key, (group, place));
+                state.port.send(Command::AbortConn(ConnId(key.conn)));
+            }
+            KnownTo::Nobody => {
+                state.port.conns.put(key.conn);
+                self.put_back_slot(place);
+            }
         }
         let group = GroupKey {
             worker: key.worker,
@@ -235,6 +237,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
                 buffers,
                 own,
                 agreed: None,
+                known: KnownTo::Nobody,
             }),
             Some((_, Err(error))) => {
                 tracing::debug!(%error, "a connection cannot join its group");

@@ -152,6 +152,15 @@ pub(crate) struct ConnRecord<S, U> {
     pub(crate) _stream: Option<S>,
 }
 
+/// Whether a place in a worker's table is known there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KnownTo {
+    /// It can be given to another connection at once.
+    Nobody,
+    /// The worker keeps it reserved until it is told to forget it.
+    Worker,
+}
+
 /// What a handshake has got for its connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Reserved {
@@ -162,4 +171,5 @@ pub(crate) struct Reserved {
     pub(crate) buffers: ConnBuffers,
     pub(crate) own: LocalEndpoint,
     pub(crate) agreed: Option<Agreed>,
+    pub(crate) known: KnownTo,
 }

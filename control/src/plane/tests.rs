@@ -65,3 +65,23 @@ fn hosts_without_a_common_domain_stay_on_tcp() {
     }
     world.check_nothing_is_left();
 }
+
+#[test]
+fn a_place_of_a_link_that_was_never_confirmed_is_not_given_out_before_the_worker_forgot_it() {
+    let mut world = World::new(Terms {
+        conns: 1,
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    // The client has the server's queue pair, and the link its worker.
+    while world.census(0).links == 0 {
+        world.step_or_jump();
+    }
+    for _ in 0..6 {
+        world.step_or_jump();
+    }
+    world.lose_sight(0);
+    world.seconds(30);
+    world.check_a_new_connection_works(0, 2);
+    world.check_nothing_is_left();
+}

@@ -51,8 +51,17 @@ pub(super) struct Frail {
     news: RefCell<Vec<DeviceEvent>>,
     /// Calls of `register` that still succeed.
     registrations_left: Cell<usize>,
+    /// Calls of `create_qp` that still succeed.
+    queue_pairs_left: Cell<usize>,
     /// Calls of `to_rtr` that still succeed.
     paths_left: Cell<usize>,
+}
+
+/// Takes one of what is left, if there is any.
+fn take_one(left: &Cell<usize>) -> bool {
+    let one = left.get().checked_sub(1);
+    left.set(one.unwrap_or(0));
+    one.is_some()
 }
 
 impl Frail {
@@ -61,6 +70,7 @@ impl Frail {
             inner,
             news: RefCell::default(),
             registrations_left: Cell::new(usize::MAX),
+            queue_pairs_left: Cell::new(usize::MAX),
             paths_left: Cell::new(usize::MAX),
         }
     }
@@ -85,12 +95,10 @@ impl Device for Frail {
         len: usize,
         access: Access,
     ) -> Result<Mr, RegisterError> {
-        let left = self.registrations_left.get();
-        if left == 0 {
+        if !take_one(&self.registrations_left) {
             let errno = Errno::NOMEM;
             return Err(RegisterError::System { len, errno });
         }
-        self.registrations_left.set(left - 1);
         self.inner.register(region, offset, len, access)
     }
 
@@ -99,6 +107,14 @@ impl Device for Frail {
     }
 
     fn create_qp(&self, group: GroupId, spec: &QpSpec) -> Result<SoftQp, CreateQpError> {
+        if !take_one(&self.queue_pairs_left) {
+            // No matter of inline data, so that it is not tried with less.
+            return Err(CreateQpError {
+                errno: Errno::MFILE,
+                asked: spec.caps,
+                hint: "the test refuses it".to_string(),
+            });
+        }
         self.inner.create_qp(group, spec)
     }
 
@@ -107,12 +123,10 @@ impl Device for Frail {
     }
 
     fn to_rtr(&self, qp: &mut SoftQp, attr: &RtrAttr) -> Result<(), ModifyError> {
-        let left = self.paths_left.get();
-        if left == 0 {
+        if !take_one(&self.paths_left) {
             // What a state too many is refused with stands for all refusals.
             return self.inner.to_init(qp);
         }
-        self.paths_left.set(left - 1);
         self.inner.to_rtr(qp, attr)
     }
 
@@ -379,6 +393,7 @@ pub(super) struct World {
     pub(super) cables: Vec<([usize; 2], Cable)>,
     clock: Hand,
     steps: usize,
+    vain_steps: usize,
     fabric: Fabric,
     terms: Terms,
 }
@@ -393,6 +408,7 @@ impl World {
             cables: Vec::new(),
             clock,
             steps: 0,
+            vain_steps: 0,
             fabric,
             terms,
         }
@@ -471,9 +487,15 @@ impl World {
         }
     }
 
-    pub(super) fn steps(&mut self, count: usize) {
-        for _ in 0..count {
-            self.step();
+    /// One small step; when a turn and a half were in vain, the next timer's time comes.
+    pub(super) fn step_or_jump(&mut self) {
+        self.vain_steps = if self.step() { 0 } else { self.vain_steps + 1 };
+        if self.vain_steps >= 9
+            && let Some(due) = self.next_timer()
+        {
+            self.clock
+                .0
+                .store(due.0.max(self.clock.now()), Ordering::Relaxed);
         }
     }
 
@@ -542,11 +564,9 @@ impl World {
         self.hosts[host].plane.device().paths_left.set(left);
     }
 
-    /// A host's device refuses its `nth` queue pair from now on.
-    pub(super) fn refuse_queue_pair(&mut self, host: usize, nth: u64) {
-        let device = &self.hosts[host].plane.device().inner;
-        // With less inline data it is tried anew: this is no matter of inline data.
-        device.refuse_creation(nth, Errno::MFILE);
+    /// From now on a host's device refuses queue pairs after so many.
+    pub(super) fn limit_queue_pairs(&mut self, host: usize, left: usize) {
+        self.hosts[host].plane.device().queue_pairs_left.set(left);
     }
 
     /// A host dies without a word and another one takes its address.
