@@ -337,7 +337,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
 
     /// Takes a group out of use: nobody joins any more, its connections are reset by the worker,
     /// its queue pair comes back.
-    fn drop_group(&mut self, key: GroupKey, diagnosis: Diagnosis) {
+    pub(super) fn drop_group(&mut self, key: GroupKey, diagnosis: Diagnosis) {
         let state = &mut self.workers[key.worker];
         state.groups.retire(key.group);
         let Some(link) = state.links.get_mut(&key.group) else {

@@ -9,6 +9,7 @@ use pollux_proto::link::Role;
 use pollux_proto::llc::RkeyTag;
 use pollux_provider::Device;
 use pollux_wire::clc::{Contact, Diagnosis, Sync};
+use pollux_wire::field::Qpn;
 use pollux_worker::{App, Command, ConnId};
 
 impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
@@ -45,9 +46,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         }
         let reserved = match state.groups.find_as_server(&key) {
             Some(group) => self.reserve(id, group),
-            None => self
-                .make_link(worker, Role::Server, key, (None, candidate.max_conns), id)
-                .and_then(|group| self.reserve(id, group)),
+            None => self.reserve_first(id, Role::Server, key, (None, candidate.max_conns)),
         };
         match reserved {
             Ok(Contact::Subsequent) => {}
@@ -77,8 +76,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         let done = match agreed.terms.contact {
             Contact::First => {
                 let made = (Some(agreed.peer.qpn), agreed.terms.max_conns);
-                self.make_link(worker, Role::Client, key, made, id)
-                    .and_then(|group| self.reserve(id, group))
+                self.reserve_first(id, Role::Client, key, made)
                     .map(|_| self.connect_first(id, agreed))
             }
             Contact::Subsequent => self.workers[worker]
@@ -91,6 +89,26 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         if let Err(diagnosis) = done {
             self.decline(id, diagnosis);
         }
+    }
+
+    /// First contact: makes a group with its link for the handshake, and gets what its connection
+    /// needs.
+    fn reserve_first(
+        &mut self,
+        id: HandshakeId,
+        role: Role,
+        key: PeerKey,
+        made: (Option<Qpn>, u8),
+    ) -> Result<Contact, Diagnosis> {
+        let worker = self.handshakes.get(&id).ok_or(Diagnosis::INTERR)?;
+        let worker = worker.wanted.worker;
+        let group = self.make_link(worker, role, key, made, id)?;
+        let reserved = self.reserve(id, group);
+        if let Err(diagnosis) = reserved {
+            // Nobody else has heard of it, and later connections of this peer would wait for it.
+            self.drop_group(GroupKey { worker, group }, diagnosis);
+        }
+        reserved
     }
 
     /// Gets a place, a token and buffers for the connection of a handshake in a group. On a link

@@ -85,3 +85,24 @@ fn a_place_of_a_link_that_was_never_confirmed_is_not_given_out_before_the_worker
     world.check_a_new_connection_works(0, 2);
     world.check_nothing_is_left();
 }
+
+#[test]
+fn a_first_contact_that_finds_no_free_slot_leaves_no_link_behind_for_others_to_wait_for() {
+    let mut world = World::new(Terms {
+        slots: 1,
+        ..Terms::default()
+    });
+    // Host 1 is a client with its only slot in use; as a server it has none left.
+    world.connect(1, 1);
+    world.seconds(2);
+    world.connect(0, 2);
+    world.seconds(2);
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(2);
+        assert_eq!(heard, [Heard::FellBack(2, Diagnosis::MEM)]);
+        assert_eq!(world.census(host).links, 1, "{}", world.story());
+    }
+    world.use_and_close(1);
+    world.check_a_new_connection_works(0, 3);
+    world.check_nothing_is_left();
+}

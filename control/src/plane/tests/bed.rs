@@ -31,7 +31,7 @@ use std::time::Duration;
 /// The tag of all connections.
 const TAG: u64 = 7;
 /// Turns without any work after which a world counts as quiet.
-const QUIET_TURNS: u32 = 6;
+const QUIET_TURNS: u32 = 3;
 
 /// A clock that is moved by hand.
 #[derive(Clone, Debug, Default)]
@@ -531,7 +531,7 @@ impl World {
 
     /// Lets time pass, for connections' own timers as well.
     pub(super) fn seconds(&mut self, seconds: u64) {
-        self.pass_time(Duration::from_secs(seconds), Duration::from_secs(1));
+        self.pass_time(Duration::from_secs(seconds), Duration::from_secs(3));
     }
 
     /// Lets more time pass than a group may idle.
