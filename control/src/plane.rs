@@ -106,6 +106,14 @@ pub struct Config {
     pub app_rings: Rings,
 }
 
+/// Whether handshakes are begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Service {
+    Open,
+    /// The plane stops, or has stopped.
+    Ended,
+}
+
 /// Control of a device `D`, and of its workers, which run the application `A`. A handshake is held
 /// over a stream `S`; `U` is the owner's own name for a connection that it wants.
 pub struct Plane<D: Device, A: App, S, U> {
@@ -115,6 +123,7 @@ pub struct Plane<D: Device, A: App, S, U> {
     random: Box<dyn FnMut() -> u32>,
     workers: Vec<WorkerState<D, A>>,
     workers_running: usize,
+    service: Service,
     handshakes: BTreeMap<HandshakeId, Handshake<S, U>>,
     conns: BTreeMap<ConnKey, ConnRecord<S, U>>,
     /// Places whose handshake broke off after the worker had heard of them.
@@ -159,6 +168,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             random,
             workers: Vec::new(),
             workers_running: 0,
+            service: Service::Open,
             handshakes: BTreeMap::new(),
             conns: BTreeMap::new(),
             forgotten: BTreeMap::new(),
@@ -287,10 +297,12 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         }
     }
 
-    /// Begins the end: peers are told that all groups are over, then the workers reset what is left
-    /// and stop. It is complete when [`Plane::is_stopped`] says so.
+    /// Begins the end: handshakes under way go back to TCP, as do those that are begun from now on,
+    /// peers are told that all groups are over, then the workers reset what is left and stop. It is
+    /// complete when [`Plane::is_stopped`] says so.
     pub fn stop(&mut self, now: Instant) {
-        self.now = now;
+        self.cancel(now, |_| true);
+        self.service = Service::Ended;
         let groups: Vec<GroupKey> = self.group_keys().collect();
         for group in groups {
             self.end_group(group);

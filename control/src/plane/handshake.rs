@@ -2,7 +2,7 @@
 //! their questions.
 
 use super::state::{ConnRecord, GroupKey, Reserved, Tenant, Wanted};
-use super::{Event, Failure, Interest, Plane, Stream};
+use super::{Event, Failure, Interest, Plane, Service, Stream};
 use pollux_attach::slots::SlotRef;
 use pollux_proto::clc::{self, Agreed, Outcome, Output, Progress, Question, Reader};
 use pollux_proto::conn::ConnParams;
@@ -125,7 +125,10 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return id;
         }
         self.handshakes.insert(id, handshake);
-        self.pump_handshake(id);
+        match self.service {
+            Service::Open => self.pump_handshake(id),
+            Service::Ended => self.give_up_untouched(id, "this appliance is stopping"),
+        }
         id
     }
 
@@ -410,8 +413,28 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             .map(|(id, _)| *id)
             .collect();
         for id in orphans {
-            self.decline(id, Diagnosis::INTERR);
-            self.pump_handshake(id);
+            let handshake = self.handshakes.get(&id);
+            match handshake.map(|handshake| &handshake.machine) {
+                Some(Machine::Peeking { .. }) => {
+                    self.give_up_untouched(id, "nobody wants the connection any more");
+                }
+                Some(Machine::Client(_) | Machine::Server(_)) | None => {
+                    self.decline(id, Diagnosis::INTERR);
+                    self.pump_handshake(id);
+                }
+            }
+        }
+    }
+
+    /// Ends a handshake that has neither sent nor taken a byte.
+    fn give_up_untouched(&mut self, id: HandshakeId, why: &str) {
+        if let Some(handshake) = self.handshakes.remove(&id) {
+            let fallback = Fallback {
+                diagnosis: Diagnosis::INTERR,
+                by: DecidedBy::Local,
+                sync: Sync::InSync,
+            };
+            self.fall_back(handshake, fallback, why.to_string());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::memory::{ConnBuffers, LinkMemory};
 use super::port::News;
-use super::state::{GroupKey, LinkPhase, LinkState, Place};
+use super::state::{ConnKey, GroupKey, KnownTo, LinkPhase, LinkState, Place};
 use super::{Event, HandshakeId, Plane, Stream};
 use crate::probe::{ProbeError, Shape, Wish};
 use crate::view::{Found, InlineView};
@@ -16,7 +16,9 @@ use pollux_provider::{Device, DeviceEvent, Qp, QpCaps, QpKind, RtrAttr, RtsAttr,
 use pollux_wire::clc::{Attachment, Diagnosis};
 use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
 use pollux_wire::llc::{DeleteReason, Ending};
-use pollux_worker::{App, Command, FlowControl, Link, LinkId, PeerDone, Report};
+use pollux_worker::{
+    App, Command, ConnId, ConnOutcome, FlowControl, Link, LinkId, PeerDone, Report,
+};
 
 /// "Receiver not ready" delay asked of the peer: 0.06 ms, as Linux sets it.
 const MIN_RNR_TIMER: u8 = 5;
@@ -463,11 +465,32 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Report::Snapshot(snapshot) => {
                 self.events.push_back(Event::Snapshot { worker, snapshot });
             }
-            Report::Stopped => {
-                self.workers_running = self.workers_running.saturating_sub(1);
-                self.events.push_back(Event::WorkerStopped { worker });
-            }
+            Report::Stopped => self.worker_stopped(worker),
         }
+    }
+
+    /// A worker has said its last word. It has given back all that it had; what it never took went
+    /// with its ring.
+    fn worker_stopped(&mut self, worker: usize) {
+        self.workers_running = self.workers_running.saturating_sub(1);
+        self.workers[worker].port.close();
+        let groups: Vec<GroupKey> = self.group_keys().filter(|k| k.worker == worker).collect();
+        for key in groups {
+            self.drop_group(key, Diagnosis::NOACTLINK);
+            self.forget_link(key);
+        }
+        let reserved = self.handshakes.values_mut();
+        let reserved = reserved.filter_map(|handshake| handshake.reserved.as_mut());
+        for reserved in reserved.filter(|reserved| reserved.conn.worker == worker) {
+            reserved.known = KnownTo::Nobody;
+        }
+        let conns = self.conns.keys().chain(self.forgotten.keys());
+        let conns: Vec<ConnKey> = conns.filter(|key| key.worker == worker).copied().collect();
+        for conn in conns {
+            let end = (ConnOutcome::Reset, PeerDone::No);
+            self.conn_closed(worker, ConnId(conn.conn), end, None);
+        }
+        self.events.push_back(Event::WorkerStopped { worker });
     }
 
     /// Takes the device's news; links to a peer that is gone are given up at once.

@@ -69,7 +69,8 @@ pub(crate) struct WorkerPort<D: Device, A: App> {
     wake: Wake,
     /// What ends the worker's sleep: a descriptor for each of those who signal.
     wakes: WakeSet,
-    commands: spsc::Producer<Order<D, A>>,
+    /// `None` once the worker has said its last word.
+    commands: Option<spsc::Producer<Order<D, A>>>,
     backlog: VecDeque<Order<D, A>>,
     reports: spsc::Consumer<News<D, A>>,
 }
@@ -128,7 +129,7 @@ impl<D: Device, A: App> WorkerPort<D, A> {
             sessions: Places::new(spec.limits.sessions),
             wake,
             wakes,
-            commands,
+            commands: Some(commands),
             backlog: VecDeque::new(),
             reports,
         };
@@ -147,7 +148,8 @@ impl<D: Device, A: App> WorkerPort<D, A> {
         }
     }
 
-    /// Sends an order; orders arrive in the order of the calls.
+    /// Sends an order; orders arrive in the order of the calls. A worker that has stopped takes
+    /// none any more: they are dropped, with what they hold.
     pub(crate) fn send(&mut self, order: Order<D, A>) {
         self.backlog.push_back(order);
         self.flush();
@@ -155,8 +157,11 @@ impl<D: Device, A: App> WorkerPort<D, A> {
 
     /// Sends orders that found the ring full.
     pub(crate) fn flush(&mut self) {
+        let Some(commands) = self.commands.as_mut() else {
+            return self.backlog.clear();
+        };
         while let Some(order) = self.backlog.pop_front() {
-            if let Err(full) = self.commands.push(order) {
+            if let Err(full) = commands.push(order) {
                 self.backlog.push_front(full.0);
                 break;
             }
@@ -164,6 +169,12 @@ impl<D: Device, A: App> WorkerPort<D, A> {
         if let Err(error) = self.wake.signal() {
             tracing::error!(worker = self.index, %error, "cannot wake the worker");
         }
+    }
+
+    /// The worker has stopped: what it did not take is dropped.
+    pub(crate) fn close(&mut self) {
+        self.commands = None;
+        self.backlog.clear();
     }
 
     /// Whether orders still wait for room in the ring.

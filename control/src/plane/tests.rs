@@ -5,6 +5,7 @@ mod bed;
 mod pipe;
 
 use self::bed::{Heard, Terms, World};
+use pollux_proto::link::Role;
 use pollux_wire::clc::Diagnosis;
 
 #[test]
@@ -104,5 +105,38 @@ fn a_first_contact_that_finds_no_free_slot_leaves_no_link_behind_for_others_to_w
     }
     world.use_and_close(1);
     world.check_a_new_connection_works(0, 3);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_handshake_that_still_waits_for_its_first_bytes_is_over_when_nobody_wants_it() {
+    let mut world = World::new(Terms::default());
+    let (cable, _far) = world.connect_alone(0, Role::Server, 1);
+    world.settle();
+    let now = world.now();
+    world.hosts[0].plane.cancel(now, |user| *user == 1);
+    world.settle();
+    let heard = world.hosts[0].heard_of(1);
+    assert_eq!(heard, [Heard::FellBack(1, Diagnosis::INTERR)]);
+    assert!(!cable.is_watched(0));
+    assert_eq!(
+        cable.in_flight(0),
+        b"",
+        "nobody knows whether the other end speaks SMC"
+    );
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_plane_that_has_stopped_begins_no_handshake() {
+    let mut world = World::new(Terms::default());
+    world.stop(0);
+    world.settle();
+    assert!(world.hosts[0].plane.is_stopped());
+    let (cable, _far) = world.connect_alone(0, Role::Client, 1);
+    world.settle();
+    let heard = world.hosts[0].heard_of(1);
+    assert_eq!(heard, [Heard::FellBack(1, Diagnosis::INTERR)]);
+    assert_eq!(cable.in_flight(0), b"");
     world.check_nothing_is_left();
 }
