@@ -140,3 +140,22 @@ fn a_plane_that_has_stopped_begins_no_handshake() {
     assert_eq!(cable.in_flight(0), b"");
     world.check_nothing_is_left();
 }
+
+#[test]
+fn a_connection_that_ends_by_itself_while_it_is_aborted_gives_its_place_back_once() {
+    let mut world = World::new(Terms {
+        conns: 1,
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    world.seconds(2);
+    let conn = world.hosts[0].opened(1).expect("open");
+    // The worker has reported the end; control has not yet heard of it.
+    world.close(0, 1);
+    world.run_workers();
+    world.hosts[0].plane.abort(conn);
+    world.seconds(2);
+    assert_eq!(world.census(0).conn_places, 0, "{}", world.story());
+    world.check_a_new_connection_works(0, 2);
+    world.check_nothing_is_left();
+}

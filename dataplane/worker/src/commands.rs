@@ -236,7 +236,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 open.proto.abort();
                 self.enqueue(conn);
             }
-            Held::Reservation(_) | Held::Nothing => {
+            Held::Reservation(_) => {
                 place.held = Held::Nothing;
                 place.token = 0;
                 self.report(Report::ConnClosed {
@@ -246,6 +246,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                     open: None,
                 });
             }
+            // It has ended by itself, which was reported: a place is free once.
+            Held::Nothing => {}
         }
     }
 

@@ -14,7 +14,8 @@ use pollux_proto::time::Instant;
 use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice, SoftGroup, SoftQp};
 use pollux_provider::{
     Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
-    Errno, GroupId, ModifyError, Mr, PollGroupSpec, QpSpec, RegisterError, RtrAttr, RtsAttr,
+    Errno, GroupId, ModifyError, Mr, PollGroup, PollGroupSpec, QpSpec, RegisterError, RtrAttr,
+    RtsAttr,
 };
 use pollux_ring::{Pages, Region, Wake};
 use pollux_wire::clc::{Diagnosis, VendorOptions};
@@ -55,6 +56,8 @@ pub(super) struct Frail {
     queue_pairs_left: Cell<usize>,
     /// Calls of `to_rtr` that still succeed.
     paths_left: Cell<usize>,
+    /// What queue pairs are made for in place of the worker.
+    strangers: RefCell<Option<SoftGroup>>,
 }
 
 /// Takes one of what is left, if there is any.
@@ -72,6 +75,7 @@ impl Frail {
             registrations_left: Cell::new(usize::MAX),
             queue_pairs_left: Cell::new(usize::MAX),
             paths_left: Cell::new(usize::MAX),
+            strangers: RefCell::default(),
         }
     }
 }
@@ -115,6 +119,8 @@ impl Device for Frail {
                 hint: "the test refuses it".to_string(),
             });
         }
+        let strangers = self.strangers.borrow();
+        let group = strangers.as_ref().map_or(group, SoftGroup::id);
         self.inner.create_qp(group, spec)
     }
 
@@ -499,6 +505,15 @@ impl World {
         }
     }
 
+    /// Lets the workers talk to each other, and control know nothing of it.
+    pub(super) fn run_workers(&mut self) {
+        for _ in 0..100 {
+            for host in &mut self.hosts {
+                host.pass();
+            }
+        }
+    }
+
     /// Goes on until nothing happens any more at this time.
     pub(super) fn settle(&mut self) {
         let mut quiet = 0;
@@ -567,6 +582,18 @@ impl World {
     /// From now on a host's device refuses queue pairs after so many.
     pub(super) fn limit_queue_pairs(&mut self, host: usize, left: usize) {
         self.hosts[host].plane.device().queue_pairs_left.set(left);
+    }
+
+    /// From now on a host's queue pairs are made for another worker than the one that gets them.
+    pub(super) fn make_queue_pairs_for_nobody(&mut self, host: usize) {
+        let device = self.hosts[host].plane.device();
+        let wake = Wake::new().expect("wake");
+        let spec = PollGroupSpec {
+            cq_entries: 1024,
+            wake,
+        };
+        let group = device.inner.create_poll_group(&spec).expect("group");
+        device.strangers.replace(Some(group));
     }
 
     /// A host dies without a word and another one takes its address.
