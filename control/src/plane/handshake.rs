@@ -1,7 +1,7 @@
 //! Handshakes: bytes between a stream and the state machines of `proto::clc`, and the answers to
 //! their questions.
 
-use super::state::{ConnRecord, GroupKey, Reserved, Tenant, Wanted};
+use super::state::{ConnRecord, GroupKey, LinkPhase, Reserved, Tenant, Wanted};
 use super::{Event, Failure, Interest, Plane, Service, Stream};
 use pollux_attach::slots::SlotRef;
 use pollux_proto::clc::{self, Agreed, Outcome, Output, Progress, Question, Reader};
@@ -325,17 +325,25 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         self.pump_handshake(id);
     }
 
-    /// The link of a first contact does not work.
-    pub(super) fn link_has_failed(&mut self, id: HandshakeId, diagnosis: Diagnosis) {
+    /// The link of a first contact does not work; it had come as far as `phase`.
+    pub(super) fn link_has_failed(
+        &mut self,
+        id: HandshakeId,
+        phase: LinkPhase,
+        diagnosis: Diagnosis,
+    ) {
         let now = self.now;
-        match self
-            .handshakes
-            .get_mut(&id)
-            .map(|handshake| &mut handshake.machine)
-        {
-            Some(Machine::Client(client)) => client.handle_link_failed(now, diagnosis),
-            Some(Machine::Server(server)) => server.handle_link_failed(now, diagnosis),
-            Some(Machine::Peeking { .. }) | None => {}
+        let handshake = self.handshakes.get_mut(&id);
+        match (handshake.map(|handshake| &mut handshake.machine), phase) {
+            // The peer waits for our Confirm, and gets a Decline in its place.
+            (Some(Machine::Client(client)), LinkPhase::Made | LinkPhase::Adopting) => {
+                client.decline(diagnosis);
+            }
+            (Some(Machine::Client(client)), LinkPhase::Running | LinkPhase::Releasing) => {
+                client.handle_link_failed(now, diagnosis);
+            }
+            (Some(Machine::Server(server)), _) => server.handle_link_failed(now, diagnosis),
+            (Some(Machine::Peeking { .. }) | None, _) => {}
         }
         self.pump_handshake(id);
     }

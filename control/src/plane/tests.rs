@@ -159,3 +159,42 @@ fn a_connection_that_ends_by_itself_while_it_is_aborted_gives_its_place_back_onc
     world.check_a_new_connection_works(0, 2);
     world.check_nothing_is_left();
 }
+
+#[test]
+fn both_sides_hear_at_once_of_a_link_that_failed_whatever_they_waited_for() {
+    for blind in [0, 1] {
+        for steps in 0..40 {
+            let mut world = World::new(Terms::default());
+            world.connect(0, 1);
+            for _ in 0..steps {
+                world.step_or_jump();
+            }
+            world.lose_sight(blind);
+            // CLC's own patience is six seconds for each message.
+            world.seconds(4);
+            for host in [0, 1] {
+                let heard = world.hosts[host].heard_of(1);
+                assert!(!heard.is_empty(), "{blind}, {steps}: {}", world.story());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_pair_that_the_worker_cannot_take_ends_the_handshake() {
+    for host in [0, 1] {
+        let mut world = World::new(Terms::default());
+        world.make_queue_pairs_for_nobody(host);
+        world.connect(0, 1);
+        world.seconds(4);
+        for host in [0, 1] {
+            let heard = world.hosts[host].heard_of(1);
+            assert!(
+                matches!(heard[..], [Heard::FellBack(1, _)]),
+                "{}",
+                world.story()
+            );
+        }
+        world.check_nothing_is_left();
+    }
+}
