@@ -2,6 +2,7 @@
 //! wrong there.
 
 mod bed;
+mod faults;
 mod pipe;
 
 use self::bed::{Heard, Terms, World};

@@ -493,6 +493,11 @@ impl World {
         }
     }
 
+    /// Whether the last step surely changed nothing. News are taken without a word at times.
+    pub(super) fn was_vain(&self) -> bool {
+        self.vain_steps > 0 && self.steps % 3 != 0
+    }
+
     /// One small step; when a turn and a half were in vain, the next timer's time comes.
     pub(super) fn step_or_jump(&mut self) {
         self.vain_steps = if self.step() { 0 } else { self.vain_steps + 1 };
@@ -546,7 +551,7 @@ impl World {
 
     /// Lets time pass, for connections' own timers as well.
     pub(super) fn seconds(&mut self, seconds: u64) {
-        self.pass_time(Duration::from_secs(seconds), Duration::from_secs(3));
+        self.pass_time(Duration::from_secs(seconds), Duration::from_secs(10));
     }
 
     /// Lets more time pass than a group may idle.
