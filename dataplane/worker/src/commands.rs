@@ -246,7 +246,8 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                     open: None,
                 });
             }
-            // It has ended by itself, which was reported: a place is free once.
+            // It ended before control knew of it. That was reported, and a second report would free
+            // the place of whoever has it by then.
             Held::Nothing => {}
         }
     }

@@ -130,20 +130,6 @@ fn a_connection_whose_peer_never_answers_its_end_is_guarded_by_a_timer() {
     assert_eq!(heard, [Heard::Closed(0, ConnOutcome::Reset, PeerDone::No)]);
 }
 
-#[test]
-fn an_abort_that_comes_after_the_end_is_not_answered_with_another_end() {
-    let (mut nodes, clock) = both(1);
-    connect(&mut nodes, 0, [TAG_PING, TAG_ECHO]);
-    steps(&mut nodes, &clock, 10);
-    nodes[0].send(Command::AbortConn(ConnId(0)));
-    steps(&mut nodes, &clock, 100);
-    let reset = Heard::Closed(0, ConnOutcome::Reset, PeerDone::Yes);
-    assert_eq!(hear(&mut nodes[0]), [reset]);
-    nodes[0].send(Command::AbortConn(ConnId(0)));
-    steps(&mut nodes, &clock, 100);
-    assert_eq!(hear(&mut nodes[0]), []);
-}
-
 /// Writes what it is ordered to and never reads.
 struct Deaf;
 

@@ -495,7 +495,7 @@ impl World {
 
     /// Whether the last step surely changed nothing. News are taken without a word at times.
     pub(super) fn was_vain(&self) -> bool {
-        self.vain_steps > 0 && self.steps % 3 != 0
+        self.vain_steps > 0 && !self.steps.is_multiple_of(3)
     }
 
     /// One small step; when a turn and a half were in vain, the next timer's time comes.
