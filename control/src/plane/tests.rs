@@ -5,7 +5,8 @@ mod bed;
 mod faults;
 mod pipe;
 
-use self::bed::{Heard, Terms, World};
+use self::bed::{Heard, Home, Terms, World};
+use super::PoolId;
 use pollux_proto::link::Role;
 use pollux_wire::clc::Diagnosis;
 
@@ -197,5 +198,63 @@ fn a_queue_pair_that_the_worker_cannot_take_ends_the_handshake() {
             );
         }
         world.check_nothing_is_left();
+    }
+}
+
+#[test]
+fn workers_of_one_host_have_links_of_their_own_to_each_worker_of_the_other() {
+    let mut world = World::new(Terms {
+        workers: 2,
+        ..Terms::default()
+    });
+    let mut user = 0;
+    // The second time all links are there.
+    for _ in 0..2 {
+        for (near, far) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            user += 1;
+            world.homes = [Home::of(near), Home::of(far)];
+            world.connect(0, user);
+        }
+        world.seconds(2);
+        assert_eq!(world.census(0).links, 4, "{}", world.story());
+    }
+    for user in 1..=8 {
+        let [near, far] = [0, 1].map(|host| world.hosts[host].opened(user).expect("open"));
+        let expected = [(0, 0), (0, 1), (1, 0), (1, 1)][(user as usize - 1) % 4];
+        assert_eq!((near.worker, far.worker), expected);
+        world.use_and_close(user);
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_pool_that_is_given_up_at_any_step_stays_until_no_peer_can_reach_it() {
+    const POOL: PoolId = PoolId::Added(1);
+    for (host, steps) in (0..100).map(|count| (count % 2, count / 2)) {
+        let mut world = World::new(Terms::default());
+        world.add_pool(host, POOL);
+        world.connect(0, 1);
+        for _ in 0..steps {
+            world.step_or_jump();
+        }
+        let now = world.now();
+        let plane = &mut world.hosts[host].plane;
+        plane.retire_pool(POOL);
+        // As when a program goes: first its handshakes, then its connections.
+        plane.cancel(now, |user| *user == 1);
+        world.homes[host] = Home::of(0);
+        let pool = |world: &World| world.hosts[host].plane.pool_slots(POOL);
+        if world.hosts[host].opened(1).is_some() {
+            assert_eq!(pool(&world), Some(1), "{host} {steps}: {}", world.story());
+        }
+        world.seconds(4);
+        for host in [0, 1] {
+            world.close(host, 1);
+        }
+        world.seconds(80);
+        world.check_a_new_connection_works(0, 2);
+        world.check_a_new_connection_works(1, 3);
+        world.check_nothing_is_left();
+        assert_eq!(pool(&world), None, "{host} {steps}: {}", world.story());
     }
 }
