@@ -258,3 +258,55 @@ fn a_pool_that_is_given_up_at_any_step_stays_until_no_peer_can_reach_it() {
         assert_eq!(pool(&world), None, "{host} {steps}: {}", world.story());
     }
 }
+
+#[test]
+fn a_decline_that_leaves_in_single_bytes_arrives_whole_before_the_stream_goes_back() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    world.connect(0, 1).narrow();
+    world.seconds(1);
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(1);
+        assert!(
+            matches!(heard[..], [Heard::FellBack(1, _)]),
+            "{}",
+            world.story()
+        );
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_confirm_that_leaves_in_single_bytes_arrives_whole() {
+    let mut world = World::new(Terms::default());
+    world.check_a_new_connection_works(0, 1);
+    world.connect(0, 2).narrow();
+    world.seconds(2);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_decline_that_nobody_takes_is_given_up_with_the_stream() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    let cable = world.connect(0, 1);
+    // The client has sent its Proposal and hears nothing more.
+    while cable.in_flight(0).is_empty() {
+        world.step_or_jump();
+    }
+    world.freeze(0);
+    cable.narrow();
+    world.seconds(1);
+    assert_eq!(world.hosts[1].heard_of(1), [], "the Decline is on its way");
+    world.seconds(30);
+    assert_eq!(world.hosts[1].heard_of(1), [Heard::Failed(1)]);
+    world.thaw(0);
+    world.seconds(30);
+    world.check_each_was_told(0, 1);
+    world.check_nothing_is_left();
+}
