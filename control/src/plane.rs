@@ -54,7 +54,7 @@ use self::port::WorkerPort;
 pub use self::port::{AddWorkerError, WorkerSpec};
 pub use self::state::{ConnKey, PoolId, Tenant, Wanted};
 pub(crate) use self::state::{ConnRecord, LinkPhase, LinkState};
-use self::state::{GroupKey, Place, WorkerState};
+use self::state::{Forgotten, GroupKey, WorkerState};
 pub use self::stream::{Interest, Stream};
 use crate::config::InlineProbe;
 use crate::probe::Memory;
@@ -127,7 +127,7 @@ pub struct Plane<D: Device, A: App, S, U> {
     handshakes: BTreeMap<HandshakeId, Handshake<S, U>>,
     conns: BTreeMap<ConnKey, ConnRecord<S, U>>,
     /// Places whose handshake broke off after the worker had heard of them.
-    forgotten: BTreeMap<ConnKey, (GroupId, Place)>,
+    forgotten: BTreeMap<ConnKey, Forgotten>,
     pools: BTreeMap<PoolId, SlotPool>,
     events: VecDeque<Event<A, S, U>>,
     /// Inline sizes that the device has accepted.

@@ -1,6 +1,6 @@
 //! Connections: opened and ended.
 
-use super::state::{ConnKey, GroupKey, Wanted};
+use super::state::{ConnKey, Forgotten, GroupKey, Wanted};
 use super::{Event, Plane, Stream};
 use pollux_provider::Device;
 use pollux_wire::field::AlertToken;
@@ -43,13 +43,10 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             conn: conn.0,
         };
         self.workers[worker].port.conns.put(conn.0);
-        if let Some((group, place)) = self.forgotten.remove(&key) {
+        if let Some(Forgotten { group, place, rkey }) = self.forgotten.remove(&key) {
             // Its handshake broke off after the peer had heard of the buffer.
-            match self.workers[worker].links.get_mut(&group) {
-                Some(link) => link.quarantine.push(place),
-                None => self.worker_is_done(place),
-            }
-            return;
+            let group = GroupKey { worker, group };
+            return self.release_buffer(group, (place, rkey), PeerDone::No);
         }
         let Some(record) = self.conns.remove(&key) else {
             return;

@@ -575,6 +575,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             group,
             token,
             peer_token: agreed.peer.alert_token.get(),
+            peer_rkey: spec.peer_rkey,
             peer_rmbe_bytes: agreed.peer.rmbe_bytes,
             place,
             buffers,

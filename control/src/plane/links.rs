@@ -10,7 +10,7 @@ use pollux_proto::clc::{Agreed, LocalEndpoint};
 use pollux_proto::credit::{Credits, RECEIVES_MIN};
 use pollux_proto::group::{GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
-use pollux_proto::llc::{Engine, EngineParams, Output, RkeyTag};
+use pollux_proto::llc::{Engine, EngineParams, Output, RkeyFailure, RkeyTag};
 use pollux_proto::time::Instant;
 use pollux_provider::{Device, DeviceEvent, Qp, QpCaps, QpKind, RtrAttr, RtsAttr, WcStatus};
 use pollux_wire::clc::{Attachment, Diagnosis};
@@ -287,11 +287,16 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
                     tracing::warn!(%why, "the peer did not take a receive buffer");
                     self.rkey_is_answered(HandshakeId(tag.0), Err(Diagnosis::ERR_REGBUF));
                 }
+                // One that the peer refuses to forget is not known to it.
+                Output::RkeyDeleted { tag }
+                | Output::RkeyFailed {
+                    tag,
+                    why: RkeyFailure::Refused,
+                } => self.buffer_is_forgotten(key, tag),
+                Output::PeerDeletedRkey(rtoken) => self.peer_withdrew(key, rtoken),
                 Output::RkeyConfirmed { .. }
-                | Output::RkeyDeleted { .. }
                 | Output::RkeyFailed { .. }
                 | Output::PeerRkey(_)
-                | Output::PeerDeletedRkey(_)
                 | Output::PeerCredits(_) => {}
                 Output::GroupDeleted { reason, by } => {
                     tracing::info!(group = %key.group, ?reason, ?by, "link group ended");
@@ -403,7 +408,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return;
         };
         state.port.links.put(link.link.0);
-        for place in link.quarantine {
+        for (_, place) in link.quarantine {
             self.worker_is_done(place);
         }
     }
@@ -564,8 +569,9 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         }
     }
 
-    /// Tells the peer that a buffer is not used any more, and frees its slot when the peer has
-    /// said that it writes no more.
+    /// Tells the peer that a buffer is not used any more. Its slot is free at once if the peer has
+    /// said that it writes no more; else when it has answered, since whatever it wrote has arrived
+    /// before the answer, or when the link is gone.
     pub(super) fn release_buffer(
         &mut self,
         key: GroupKey,
@@ -577,20 +583,41 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         let Some(link) = link else {
             return self.worker_is_done(place);
         };
+        let engine = link.engine.as_mut();
+        let asked = engine.map(|engine| engine.delete_rkey(tag, Rkey(rkey.0)));
         match peer_done {
-            PeerDone::Yes => {}
-            PeerDone::No => {
-                link.quarantine.push(place);
-                return;
-            }
+            PeerDone::Yes => self.worker_is_done(place),
+            PeerDone::No => link.quarantine.push((tag, place)),
         }
-        let deleted = link
-            .engine
-            .as_mut()
-            .map(|engine| engine.delete_rkey(tag, Rkey(rkey.0)));
-        if let Some(Ok(())) = deleted {
+        if let Some(Ok(())) = asked {
             self.pump_link(key);
         }
-        self.worker_is_done(place);
+    }
+
+    /// The peer does not know a buffer of ours any more.
+    fn buffer_is_forgotten(&mut self, key: GroupKey, tag: RkeyTag) {
+        let Some(link) = self.workers[key.worker].links.get_mut(&key.group) else {
+            return;
+        };
+        let found = link.quarantine.iter().position(|(asked, _)| *asked == tag);
+        if let Some(index) = found {
+            let (_, place) = link.quarantine.swap_remove(index);
+            self.worker_is_done(place);
+        }
+    }
+
+    /// The peer uses a buffer of its own no more. Whoever still writes into it has missed the end of
+    /// the connection, if there ever was one at the other side: the worker resets it.
+    fn peer_withdrew(&mut self, key: GroupKey, rtoken: RToken) {
+        let conns = self.conns.iter().filter(|(conn, record)| {
+            conn.worker == key.worker
+                && record.group == key.group
+                && record.peer_rkey.0 == rtoken.rkey.0
+        });
+        let conns: Vec<ConnId> = conns.map(|(conn, _)| ConnId(conn.conn)).collect();
+        for conn in conns {
+            let order = Command::PeerWithdrew(conn);
+            self.workers[key.worker].port.send(order);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Registered memory: message slots of links, and the ring buffers of connections.
 
+use super::state::GroupKey;
 use pollux_attach::layout::Layout;
 use pollux_provider::{Access, Device, Mr, QpCaps, RegisterError, Rkey};
 use pollux_ring::{PageKind, Pages, Pool, Region, Segment};
@@ -137,8 +138,9 @@ pub(crate) struct BufferPool {
     layout: Layout,
     sndbufs: Mr,
     /// Registered on first use, each with a key of its own: DELETE RKEY names a buffer by its key
-    /// alone.
-    rmbs: Vec<Option<Mr>>,
+    /// alone. A key is known to the peer of one group and dies before another's gets the buffer, so
+    /// that a peer that writes after its time can reach nobody else's bytes.
+    rmbs: Vec<Option<(GroupKey, Mr)>>,
 }
 
 /// The buffers of one connection.
@@ -178,13 +180,14 @@ impl BufferPool {
         })
     }
 
-    /// The buffers of a slot, registered for the peer's WRITEs if they are not yet.
+    /// The buffers of a slot, registered for the WRITEs of the peer of `group` if they are not yet.
     ///
     /// `None` for a slot that the pool does not have.
     pub(crate) fn buffers<D: Device>(
         &mut self,
         device: &D,
         slot: u16,
+        group: GroupKey,
     ) -> Result<Option<ConnBuffers>, MemoryError> {
         let (Some(sndbuf), Some(rmbe), Some(rmb)) = (
             self.layout.sndbuf_offset(slot),
@@ -196,13 +199,14 @@ impl BufferPool {
         let shape = self.layout.shape();
         let purpose = "a receive buffer";
         let rmb = match rmb {
-            Some(rmb) => rmb,
-            empty => {
+            Some((known_to, rmb)) if *known_to == group => rmb,
+            place => {
+                *place = None;
                 let bytes = shape.rmbe_bytes() as usize;
                 let mr = device
                     .register(&self.region, rmbe, bytes, Access::RemoteWrite)
                     .map_err(|error| MemoryError::Register { purpose, error })?;
-                empty.insert(mr)
+                &mut place.insert((group, mr)).1
             }
         };
         let span = |offset, lkey| BufferSpan {

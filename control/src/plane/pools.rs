@@ -2,7 +2,7 @@
 //! them.
 
 use super::memory::{BufferPool, ConnBuffers, MemoryError, MemoryNote};
-use super::state::{Place, PoolId};
+use super::state::{GroupKey, Place, PoolId};
 use super::{Event, Plane, Stream};
 use pollux_attach::layout::{Layout, Shape};
 use pollux_attach::slots::{NotHeld, SlotRef, SlotTable};
@@ -107,15 +107,19 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         Some(pool.buffers.note(purpose.to_string()))
     }
 
-    /// Takes a free slot with its buffers.
-    pub(super) fn take_slot(&mut self, id: PoolId) -> Result<(Place, ConnBuffers), Diagnosis> {
+    /// Takes a free slot with its buffers, into which the peer of `group` will write.
+    pub(super) fn take_slot(
+        &mut self,
+        id: PoolId,
+        group: GroupKey,
+    ) -> Result<(Place, ConnBuffers), Diagnosis> {
         if let PoolId::Worker(_) = id {
             self.make_worker_pool(id)?;
         }
         let pool = self.pools.get_mut(&id).filter(|pool| !pool.is_retired());
         let pool = pool.ok_or(Diagnosis::INTERR)?;
         let slot = pool.table.take().ok_or(Diagnosis::MEM)?;
-        match pool.buffers.buffers(&self.device, slot.slot) {
+        match pool.buffers.buffers(&self.device, slot.slot, group) {
             Ok(Some(buffers)) => Ok((Place { pool: id, slot }, buffers)),
             Ok(None) => {
                 pool.table.put_back(slot);
@@ -181,9 +185,13 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         }
         let mut reachable: Vec<PoolId> = Vec::new();
         let links = self.workers.iter().flat_map(|state| state.links.values());
-        reachable.extend(links.flat_map(|link| &link.quarantine).map(|p| p.pool));
+        reachable.extend(
+            links
+                .flat_map(|link| &link.quarantine)
+                .map(|(_, place)| place.pool),
+        );
         reachable.extend(self.conns.values().map(|record| record.place.pool));
-        reachable.extend(self.forgotten.values().map(|(_, place)| place.pool));
+        reachable.extend(self.forgotten.values().map(|gone| gone.place.pool));
         let handshakes = self.handshakes.values();
         let reserved = handshakes.filter_map(|handshake| handshake.reserved.as_ref());
         reachable.extend(reserved.map(|reserved| reserved.place.pool));

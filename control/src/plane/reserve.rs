@@ -1,7 +1,7 @@
 //! What a handshake needs: a link group, a place in the worker's table, a token, and buffers.
 
 use super::memory::ConnBuffers;
-use super::state::{ConnKey, GroupKey, KnownTo, LinkPhase, Place, Reserved, Wanted};
+use super::state::{ConnKey, Forgotten, GroupKey, KnownTo, LinkPhase, Place, Reserved, Wanted};
 use super::{HandshakeId, Plane, Stream};
 use pollux_proto::clc::{self, Agreed};
 use pollux_proto::group::{GroupId, PeerKey};
@@ -118,7 +118,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return Err(Diagnosis::INTERR);
         };
         let Wanted { worker, pool, .. } = handshake.wanted;
-        let (place, buffers) = self.take_slot(pool)?;
+        let (place, buffers) = self.take_slot(pool, GroupKey { worker, group })?;
         let reserved = self.reserve_in(worker, group, (place, buffers));
         let reserved = match reserved {
             Ok(reserved) => reserved,
@@ -198,6 +198,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             group,
             token,
             place,
+            buffers,
             known,
             ..
         }) = reserved
@@ -216,7 +217,8 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         match known {
             KnownTo::Worker => {
                 // The worker answers with ConnClosed, which frees the place.
-                self.forgotten.insert(key, (group, place));
+                let rkey = buffers.rkey;
+                self.forgotten.insert(key, Forgotten { group, place, rkey });
                 state.port.send(Command::AbortConn(ConnId(key.conn)));
             }
             KnownTo::Nobody => {

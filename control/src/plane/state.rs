@@ -8,8 +8,8 @@ use pollux_attach::slots::SlotRef;
 use pollux_proto::clc::{Agreed, Local, LocalEndpoint, PeerEndpoint};
 use pollux_proto::group::{GroupId, Groups};
 use pollux_proto::link::Role;
-use pollux_proto::llc::Engine;
-use pollux_provider::{Device, QpCaps};
+use pollux_proto::llc::{Engine, RkeyTag};
+use pollux_provider::{Device, QpCaps, Rkey};
 use pollux_wire::field::Ueid;
 use pollux_worker::{App, LinkId, SessionId};
 use std::collections::BTreeMap;
@@ -84,8 +84,9 @@ pub(crate) struct LinkState<D: Device> {
     pub(crate) first: Option<HandshakeId>,
     /// Handshakes of the same peer that wait for the end of the first one.
     pub(crate) waiting: Vec<HandshakeId>,
-    /// Slots into which a silent peer may still write; free when the link is gone.
-    pub(crate) quarantine: Vec<Place>,
+    /// Slots into which the peer may still write, with the requests to forget them; free when it has
+    /// answered, or when the link is gone.
+    pub(crate) quarantine: Vec<(RkeyTag, Place)>,
 }
 
 /// Names a pool of ring buffers.
@@ -145,11 +146,21 @@ pub(crate) struct ConnRecord<S, U> {
     pub(crate) group: GroupId,
     pub(crate) token: u32,
     pub(crate) peer_token: u32,
+    pub(crate) peer_rkey: Rkey,
     pub(crate) peer_rmbe_bytes: u32,
     pub(crate) place: Place,
     pub(crate) buffers: ConnBuffers,
     /// Kept open as long as the connection of an application lives; a program keeps its own.
     pub(crate) _stream: Option<S>,
+}
+
+/// What a handshake had got that broke off after the worker, and perhaps the peer, had heard of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forgotten {
+    pub(crate) group: GroupId,
+    pub(crate) place: Place,
+    /// Key of the buffer that the peer may know.
+    pub(crate) rkey: Rkey,
 }
 
 /// Whether a place in a worker's table is known there.

@@ -9,6 +9,7 @@ use self::bed::{Heard, Home, Terms, World};
 use super::PoolId;
 use pollux_proto::link::Role;
 use pollux_wire::clc::Diagnosis;
+use pollux_worker::ConnOutcome;
 
 #[test]
 fn a_first_contact_and_a_later_one_open_carry_bytes_close_and_leave_nothing() {
@@ -308,5 +309,70 @@ fn a_decline_that_nobody_takes_is_given_up_with_the_stream() {
     world.thaw(0);
     world.seconds(30);
     world.check_each_was_told(0, 1);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_later_contact_that_its_server_gives_up_at_any_step_ends_at_the_client_too_and_keeps_no_slot() {
+    let mut broke_off_after_the_client_had_it = 0;
+    for steps in 0..60 {
+        let mut world = World::new(Terms::default());
+        world.connect(0, 1);
+        world.seconds(2);
+        world.connect(0, 2);
+        for _ in 0..steps {
+            world.step();
+        }
+        let now = world.now();
+        world.hosts[1].plane.cancel(now, |user| *user == 2);
+        // Far less than the patience of a close that nobody answers.
+        world.seconds(12);
+        let [client, server] = [0, 1].map(|host| world.hosts[host].heard_of(2));
+        if matches!(server[..], [Heard::Opened(..)]) {
+            // It was too late to give it up.
+            world.use_and_close(2);
+        } else {
+            world.check_each_was_told(0, 2);
+            world.check_each_was_told(1, 2);
+        }
+        let reset = [Heard::Closed(2, ConnOutcome::Reset)];
+        broke_off_after_the_client_had_it += usize::from(client[..].ends_with(&reset));
+        for host in [0, 1] {
+            let census = world.census(host);
+            let kept = (census.quarantined, census.forgotten, census.slots);
+            assert_eq!(kept, (0, 0, 1), "{steps}, host {host}: {}", world.story());
+        }
+        world.use_and_close(1);
+        world.check_nothing_is_left();
+    }
+    assert!(
+        broke_off_after_the_client_had_it > 0,
+        "the moment was never met"
+    );
+}
+
+#[test]
+fn a_buffer_has_another_key_for_the_peer_of_another_group() {
+    let mut world = World::new(Terms {
+        slots: 1,
+        ..Terms::default()
+    });
+    let mut keys = Vec::new();
+    for user in 1..=3 {
+        world.connect(0, user);
+        world.seconds(2);
+        let key = world.hosts[1].opened(user).expect("open");
+        let conns = world.hosts[1].plane.conns();
+        let rkey = conns.filter(|(conn, _)| **conn == key);
+        keys.extend(rkey.map(|(_, record)| record.buffers.rkey.0));
+        world.use_and_close(user);
+        if user == 2 {
+            // The group ends; the next connection makes another.
+            world.idle();
+        }
+    }
+    assert_eq!(keys.len(), 3);
+    assert_eq!(keys[0], keys[1], "one group, one key");
+    assert_ne!(keys[1], keys[2], "a peer of the past could still write");
     world.check_nothing_is_left();
 }

@@ -158,3 +158,36 @@ fn bytes_by_reference_are_reclaimed_by_completions_even_after_a_reset() {
     conn.handle_completed(batch.mark);
     assert_eq!(conn.reclaimed_total(), conn.sent_total());
 }
+
+#[test]
+fn a_peer_that_withdraws_its_buffer_without_an_end_has_reset_the_connection() {
+    let mut pair = pair(8);
+    pair.write(Side::Right, 5);
+    pair.settle();
+    pair.wish(Side::Left, Conn::handle_peer_withdrew);
+    assert!(pair.take_events(Side::Left).contains(EventSet::RESET));
+    assert_eq!(pair.conn_mut(Side::Left).prepare(1), Err(Misuse::PeerGone));
+    assert_eq!(pair.read(Side::Left, 99), 5, "what arrived stays readable");
+    assert_eq!(
+        pair.conn(Side::Left).peer_writes(),
+        PeerWrites::Over,
+        "nobody is waited for"
+    );
+    pair.wish(Side::Left, Conn::close);
+    pair.settle();
+    assert!(pair.conn(Side::Left).is_finished());
+}
+
+#[test]
+fn a_peer_that_withdraws_its_buffer_after_its_end_changes_nothing() {
+    let mut pair = pair(8);
+    pair.wish(Side::Right, Conn::close);
+    pair.settle();
+    let before = format!("{:?}", pair.conn(Side::Left));
+    pair.wish(Side::Left, Conn::handle_peer_withdrew);
+    assert_eq!(format!("{:?}", pair.conn(Side::Left)), before);
+    pair.wish(Side::Left, Conn::close);
+    pair.settle();
+    assert!(pair.conn(Side::Left).is_finished());
+    assert_eq!(pair.conn(Side::Left).abort_reason(), None);
+}

@@ -36,6 +36,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             Command::ReserveConn { conn, link, token } => self.reserve(conn, link, token),
             Command::OpenConn { conn, open } => self.open_conn(app, conn, open),
             Command::AbortConn(conn) => self.abort_conn(conn),
+            Command::PeerWithdrew(conn) => self.peer_withdrew(conn),
             Command::SetPollMode(mode) => self.set_poll_mode(mode),
             Command::SetInline(rule) => self.set_inline(rule),
             Command::App(order) => {
@@ -249,6 +250,13 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             // It ended before control knew of it. That was reported, and a second report would free
             // the place of whoever has it by then.
             Held::Nothing => {}
+        }
+    }
+
+    fn peer_withdrew(&mut self, conn: ConnId) {
+        if let Some(open) = self.open(conn) {
+            open.proto.handle_peer_withdrew();
+            self.enqueue(conn);
         }
     }
 

@@ -200,6 +200,9 @@ pub enum Command<Q, O> {
     /// Forget a reservation whose handshake failed, or reset an open connection. Without effect when
     /// the connection has ended meanwhile, so that [`Report::ConnClosed`] comes once.
     AbortConn(ConnId),
+    /// The peer has withdrawn the buffer that a connection writes into. If it has not ended its side
+    /// before, the connection does not exist there, and is reset.
+    PeerWithdrew(ConnId),
     /// Change the way of waiting.
     SetPollMode(PollMode),
     /// Change what goes inline, on every link.

@@ -111,6 +111,17 @@ impl Conn {
         self.reset(AbortReason::Local);
     }
 
+    /// The peer has withdrawn its receive buffer (DELETE RKEY). One that has not ended the connection
+    /// before does not have it, because its side of the handshake broke off, or has given it up: it
+    /// will never answer, and the buffer is not ours to write into any more. As if it had reset.
+    pub fn handle_peer_withdrew(&mut self) {
+        if self.state == ConnState::Closed || has_final(self.peer_flags) {
+            return;
+        }
+        self.peer_flags = self.peer_flags.union(ConnStateFlags::ABNORMAL_CLOSE);
+        self.on_peer_abort();
+    }
+
     /// The link of the connection failed for good. Nothing will be sent or received any more.
     pub fn handle_link_down(&mut self) {
         self.link = LinkHealth::Down;
