@@ -114,6 +114,8 @@ pub struct Book {
     pub now: u64,
     /// Grows whenever something useful happened: bytes moved, a connection came or went.
     pub progress: u64,
+    /// Grows whenever something that was held back goes on by itself: somebody may have work by it.
+    pub stirred: u64,
     /// What was counted.
     pub figures: Figures,
     pub(crate) conns: Vec<ConnBook>,
@@ -133,6 +135,7 @@ impl Book {
             step: 0,
             now: 0,
             progress: 0,
+            stirred: 0,
             figures: Figures::default(),
             conns: Vec::new(),
             broken_cables: BTreeMap::new(),

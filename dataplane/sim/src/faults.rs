@@ -29,7 +29,7 @@ use crate::book::{Book, Event, Shared, lock};
 use crate::checker::work::{Piece, QpBook, Sent};
 use crate::clock::SimClock;
 use crate::device::Registry;
-use crate::numbers::{Numbers, mix};
+use crate::numbers::Numbers;
 use crate::options::{FaultOptions, Ns, StackOptions};
 
 /// A poll group of the soft driver with faults.
@@ -91,7 +91,8 @@ pub(crate) struct Adapter {
     bells: VecDeque<(Ns, QpIndex)>,
     late_receives: VecDeque<(Ns, QpIndex, WrId, Sge)>,
     own_work: u64,
-    scratch: Vec<u8>,
+    /// The other ends of links, by the number of our queue pair: the adapter, and its number there.
+    peers: HashMap<u32, (Shared<Adapter>, u32)>,
 }
 
 impl Adapter {
@@ -123,7 +124,7 @@ impl Adapter {
             bells: VecDeque::new(),
             late_receives: VecDeque::new(),
             own_work: 0,
-            scratch: Vec::new(),
+            peers: HashMap::new(),
         }))
     }
 
@@ -131,12 +132,27 @@ impl Adapter {
         self.registry.clone()
     }
 
-    /// Names the link of a queue pair, and whether both its ends count credits.
-    pub(crate) fn name(&mut self, qpn: u32, cable: usize, counted: bool) {
+    /// Names the link of a queue pair and its other end, if that is honest, and whether both ends count
+    /// credits. What a liar says it has read is believed to its own loss: then memory is used again
+    /// that has not gone out.
+    pub(crate) fn name(
+        &mut self,
+        qpn: u32,
+        (cable, counted): (usize, bool),
+        peer: Option<(Shared<Adapter>, u32)>,
+    ) {
         self.cables.insert(qpn, cable);
+        if let Some(peer) = peer {
+            self.peers.insert(qpn, peer);
+        }
         if counted {
             self.counted.insert(qpn);
         }
+    }
+
+    /// The stack is gone: others no longer keep it in memory, and it keeps no others.
+    pub(crate) fn forget_peers(&mut self) {
+        self.peers.clear();
     }
 
     /// From now on faults are injected or not.
@@ -178,34 +194,12 @@ impl Adapter {
         self.qps.get_mut(usize::from(qp.0))?.as_mut()
     }
 
-    fn sum(&mut self, sge: (u32, u64, u32)) -> Option<u64> {
-        let (lkey, addr, length) = sge;
-        self.scratch.resize(length as usize, 0);
-        let found = lock(&self.registry).copy_out(lkey, addr, &mut self.scratch);
-        found.then(|| {
-            let word = |sum, chunk: &[u8]| {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                mix(sum ^ u64::from_le_bytes(word))
-            };
-            self.scratch.chunks(8).fold(u64::from(length), word)
-        })
-    }
-
-    fn pieces(&mut self, payload: &Payload<'_>) -> Vec<Piece> {
+    fn pieces(&self, payload: &Payload<'_>) -> Vec<Piece> {
         match payload {
             Payload::Inline(_) | Payload::InlineBytes(_) => Vec::new(),
             Payload::ByReference(sges) => sges
                 .iter()
-                .filter_map(|sge| {
-                    let sum = self.sum((sge.lkey.0, sge.addr, sge.length))?;
-                    Some(Piece {
-                        lkey: sge.lkey.0,
-                        addr: sge.addr,
-                        length: sge.length,
-                        sum,
-                    })
-                })
+                .filter_map(|sge| Piece::of(&self.registry, sge))
                 .collect(),
         }
     }
@@ -282,6 +276,7 @@ impl Adapter {
                         wr,
                         opcode: WcOpcode::Write,
                         signal,
+                        executed: false,
                         pieces: Vec::new(),
                     };
                     self.posted(qp, sent, 1);
@@ -350,6 +345,7 @@ impl Adapter {
                 break;
             }
             self.bells.pop_front();
+            lock(&self.book).stirred += 1;
             let _ = group.flush(qp);
         }
         while let Some((due, qp, wr, into)) = self.late_receives.front().copied() {
@@ -357,6 +353,7 @@ impl Adapter {
                 break;
             }
             self.late_receives.pop_front();
+            lock(&self.book).stirred += 1;
             self.post_receive(group, qp, wr, into);
         }
     }
@@ -390,28 +387,43 @@ impl Adapter {
 
     fn account(&mut self, completion: &Completion) {
         let qp = completion.qp;
+        if completion.opcode == WcOpcode::Recv && completion.status == WcStatus::Success {
+            self.executed_send(qp);
+        }
         let Some(book) = self.qp_mut(qp) else {
             return self.object(qp, "a completion for a queue pair that nobody adopted");
         };
+        let qpn = book.qpn;
         match book.complete(completion) {
+            Ok(_) if !self.peers.contains_key(&qpn) => {}
             Ok(over) => {
-                for piece in over.iter().flat_map(|sent| &sent.pieces) {
-                    self.check_unchanged(qp, *piece);
+                let untold = over.iter().filter(|sent| !sent.executed);
+                let mut pieces = untold.flat_map(|sent| &sent.pieces);
+                if let Some(piece) = pieces.find(|piece| !piece.is_unchanged()) {
+                    let what = changed(piece);
+                    self.object(qp, &what);
                 }
             }
             Err(what) => self.object(qp, &what),
         }
     }
 
-    /// Memory that goes by reference belongs to the adapter until a completion covers it.
-    fn check_unchanged(&mut self, qp: QpIndex, piece: Piece) {
-        let now = self.sum((piece.lkey, piece.addr, piece.length));
-        if now.is_some_and(|sum| sum != piece.sum) {
-            let length = piece.length;
-            self.object(
-                qp,
-                &format!("{length} B that went by reference were changed before they were covered"),
-            );
+    /// The peer's SEND has been executed here: the peer's books say which memory that was.
+    fn executed_send(&mut self, qp: QpIndex) {
+        let qpn = self.qp(qp).map_or(0, |book| book.qpn);
+        let Some((peer, peer_qpn)) = self.peers.get(&qpn) else {
+            return;
+        };
+        let peer = &mut *lock(peer);
+        let of_number = |book: &&mut QpBook| book.qpn == *peer_qpn;
+        let changed_piece = peer
+            .qps
+            .iter_mut()
+            .flatten()
+            .find(of_number)
+            .and_then(QpBook::executed_send);
+        if let Some(piece) = changed_piece {
+            self.object(qp, &changed(&piece));
         }
     }
 
@@ -477,6 +489,11 @@ impl Adapter {
     }
 }
 
+fn changed(piece: &Piece) -> String {
+    let length = piece.length;
+    format!("{length} B that went by reference were changed before they were executed")
+}
+
 fn length(payload: &Payload<'_>) -> u32 {
     match payload {
         Payload::Inline(pieces) => pieces.iter().map(|piece| piece.length).sum(),
@@ -535,6 +552,7 @@ impl Layer<SoftGroup> for Faults {
             wr,
             opcode: WcOpcode::Write,
             signal,
+            executed: false,
             pieces,
         };
         adapter.posted(qp, sent, bytes.into());
@@ -565,6 +583,7 @@ impl Layer<SoftGroup> for Faults {
             wr,
             opcode: WcOpcode::Send,
             signal,
+            executed: false,
             pieces,
         };
         adapter.posted(qp, sent, bytes);

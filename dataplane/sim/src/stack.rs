@@ -69,6 +69,14 @@ struct LinkEnd {
     _registrations: [Mr; 2],
 }
 
+/// When a ring may be used by another connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reuse {
+    Now,
+    /// The peer may still write into it.
+    AfterTheLink,
+}
+
 /// A place in the worker's table.
 #[derive(Clone, Copy, Debug)]
 struct ConnEnd {
@@ -143,6 +151,29 @@ pub(crate) fn or<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> NoSt
     }
 }
 
+/// The memory of all rings, and the registrations of each pair: sndbuf, RMBE. They lie side by side, so
+/// that a byte too many is seen by the neighbour.
+fn make_rings(
+    device: &SimDevice,
+    options: &StackOptions,
+) -> Result<(Region, Vec<[Mr; 2]>), NoStack> {
+    let (sndbuf, rmbe) = (options.sndbuf_bytes as usize, options.rmbe_bytes as usize);
+    let places = usize::from(options.places);
+    let segment = Segment::create("sim-rings", (sndbuf + rmbe) * places, Pages::Off);
+    let rings = Region::from(segment.map_err(or("memory for rings"))?);
+    let ring_mrs = (0..places)
+        .map(|place| {
+            let start = place * (sndbuf + rmbe);
+            Ok([
+                device.register(&rings, start, sndbuf, Access::LocalOnly)?,
+                device.register(&rings, start + sndbuf, rmbe, Access::RemoteWrite)?,
+            ])
+        })
+        .collect::<Result<Vec<_>, pollux_provider::RegisterError>>()
+        .map_err(or("a registration"))?;
+    Ok((rings, ring_mrs))
+}
+
 impl Stack {
     pub(crate) fn new(
         parts: Parts<'_>,
@@ -180,20 +211,7 @@ impl Stack {
             (worker_orders, worker_news, wake),
             (WaitSpec::default(), wakes),
         );
-        let (sndbuf, rmbe) = (options.sndbuf_bytes as usize, options.rmbe_bytes as usize);
-        let places = usize::from(options.places);
-        let segment = Segment::create("sim-rings", (sndbuf + rmbe) * places, Pages::Off);
-        let rings = Region::from(segment.map_err(or("memory for rings"))?);
-        let ring_mrs = (0..places)
-            .map(|place| {
-                let start = place * (sndbuf + rmbe);
-                Ok([
-                    device.register(&rings, start, sndbuf, Access::LocalOnly)?,
-                    device.register(&rings, start + sndbuf, rmbe, Access::RemoteWrite)?,
-                ])
-            })
-            .collect::<Result<Vec<_>, pollux_provider::RegisterError>>()
-            .map_err(or("a registration"))?;
+        let (rings, ring_mrs) = make_rings(&device, options)?;
         let at_rest = device.census();
         lock(&parts.book).note(Event::Born, index, &[u64::from(life)], || {
             format!("life {life} begins")
@@ -239,6 +257,11 @@ impl Stack {
         }
     }
 
+    /// Whether orders wait for room in the mailbox.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
     /// Whether orders or news wait for control.
     pub(crate) fn has_mail(&self) -> bool {
         !self.backlog.is_empty() || self.news.peek().is_some()
@@ -249,9 +272,9 @@ impl Stack {
         let progress = self.worker.pass();
         let mut book = lock(&self.book);
         book.figures.steps += 1;
-        book.note(Event::Pass, self.index, &[progress as u64], || {
-            format!("{progress:?}")
-        });
+        if progress == Progress::Busy {
+            book.note(Event::Pass, self.index, &[], || "had work".to_owned());
+        }
         progress
     }
 
@@ -263,6 +286,8 @@ impl Stack {
         cable: usize,
         peer: usize,
     ) -> Result<Option<(u16, u32)>, NoStack> {
+        // A peer that is back has been away: what was on its earlier life goes first.
+        let _ = self.hear_device();
         let Some(link) = self.free_links.pop_front() else {
             return Ok(None);
         };
@@ -442,6 +467,18 @@ impl Stack {
 
     /// Control's turn: at most `most` pieces of news.
     pub(crate) fn control(&mut self, most: usize) -> Vec<Word> {
+        let mut words = self.hear_device();
+        for _ in 0..most {
+            let Some(report) = self.news.pop() else { break };
+            self.note_report(&report);
+            words.extend(self.handle(report));
+        }
+        self.flush_orders();
+        words
+    }
+
+    /// Takes the device's news: links to a peer that is gone are given up.
+    fn hear_device(&mut self) -> Vec<Word> {
         let mut words = Vec::new();
         for event in self.device.take_events() {
             if let DeviceEvent::PeerGone { gid } = event {
@@ -454,12 +491,6 @@ impl Stack {
                 }
             }
         }
-        for _ in 0..most {
-            let Some(report) = self.news.pop() else { break };
-            self.note_report(&report);
-            words.extend(self.handle(report));
-        }
-        self.flush_orders();
         words
     }
 
@@ -534,8 +565,11 @@ impl Stack {
                 ..
             } => {
                 // The peer has heard of a reservation's ring: it may still write into it.
-                let may_reuse = open.is_some() && peer_done == PeerDone::Yes;
-                self.forget(conn.0, may_reuse);
+                let reuse = match peer_done {
+                    PeerDone::Yes if open.is_some() => Reuse::Now,
+                    PeerDone::Yes | PeerDone::No => Reuse::AfterTheLink,
+                };
+                self.forget(conn.0, reuse);
                 None
             }
             Report::Snapshot(snapshot) => Some(Word::Snapshot(snapshot)),
@@ -549,14 +583,18 @@ impl Stack {
     }
 
     /// A place is free; its ring too, or once the link is gone.
-    fn forget(&mut self, conn: u16, may_reuse: bool) {
+    fn forget(&mut self, conn: u16, reuse: Reuse) {
         let Some(end) = self.conns.remove(&conn) else {
             let index = self.index;
             return lock(&self.book)
                 .object(|| format!("stack {index}: place {conn} ended and was not in use"));
         };
         self.free_conns.push_back(conn);
-        match self.links.get_mut(&end.link).filter(|_| !may_reuse) {
+        match self
+            .links
+            .get_mut(&end.link)
+            .filter(|_| reuse == Reuse::AfterTheLink)
+        {
             Some(link) => link.quarantine.push(end.ring),
             None => self.free_rings.push_back(end.ring),
         }
@@ -588,6 +626,12 @@ impl Stack {
                 self.conns
             )
         })
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        lock(&self.adapter).forget_peers();
     }
 }
 

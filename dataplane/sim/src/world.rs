@@ -88,7 +88,7 @@ impl World {
         let count = options.stacks.len();
         let mut world = World {
             clock: SimClock::default(),
-            fabric: Fabric::with_seed(numbers.next()),
+            fabric: Fabric::with_seed(numbers.word()),
             book: Arc::new(Mutex::new(Book::new(detail))),
             scripts: Scripts::default(),
             stacks: (0..count).map(|_| None).collect(),
@@ -265,7 +265,9 @@ impl World {
         let Some(stack) = self.stacks[index].as_mut() else {
             return false;
         };
+        let stirred = lock(&self.book).stirred;
         let mut was_busy = stack.pass() == Progress::Busy;
+        was_busy |= lock(&self.book).stirred != stirred;
         let mut words = Vec::new();
         if now >= self.control_at[index] {
             was_busy |= stack.has_mail();

@@ -60,6 +60,12 @@ enum Command {
         #[arg(long, default_value_t = 1024)]
         mib: u32,
     },
+    /// Simulated worlds: those of one seed, or a swarm (arguments as of pollux-sim)
+    Sim {
+        /// Arguments of pollux-sim, for instance a seed, or --worlds 1000000
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -101,6 +107,10 @@ fn run(command: &Command) -> Result<()> {
             redis::measure(&root, plan)
         }
         Command::Soak { mib } => soak(&root, *mib),
+        Command::Sim { arguments } => {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            steps::swarm(&root, &arguments)
+        }
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
     }

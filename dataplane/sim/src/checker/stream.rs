@@ -61,6 +61,15 @@ pub(crate) struct End {
     pub(crate) complete: bool,
 }
 
+/// Whether both ends of a link keep to the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Honesty {
+    /// Both do.
+    Honest,
+    /// One of them lies: what the other reads means nothing.
+    Hostile,
+}
+
 /// What is known of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnBook {
@@ -69,13 +78,12 @@ pub(crate) struct ConnBook {
     pub(crate) cable: usize,
     /// Why it may end otherwise than in order.
     pub(crate) excuse: Option<&'static str>,
-    /// One of its ends lies: what the other reads means nothing.
-    pub(crate) hostile: bool,
+    pub(crate) honesty: Honesty,
 }
 
 impl Book {
     /// A new connection between two stacks; gives its number.
-    pub(crate) fn add_conn(&mut self, stacks: [usize; 2], cable: usize, hostile: bool) -> usize {
+    pub(crate) fn add_conn(&mut self, stacks: [usize; 2], cable: usize, honesty: Honesty) -> usize {
         let end = |stack| End {
             stack,
             stage: Stage::Coming,
@@ -87,10 +95,8 @@ impl Book {
         self.conns.push(ConnBook {
             ends: stacks.map(end),
             cable,
-            excuse: hostile
-                .then_some("one of its ends lies")
-                .or_else(|| self.broken_cables.get(&cable).copied()),
-            hostile,
+            excuse: self.broken_cables.get(&cable).copied(),
+            honesty,
         });
         self.conns.len() - 1
     }
@@ -146,7 +152,7 @@ impl Book {
         self.progress += 1;
         let count = bytes.len() as u64;
         let written = self.end(tag.peer()).written;
-        let hostile = self.conns[tag.number()].hostile;
+        let honesty = self.conns[tag.number()].honesty;
         let end = self.end(tag);
         let offset = end.read;
         end.read += count;
@@ -155,7 +161,7 @@ impl Book {
         self.note(Event::App, stack, &[tag.0, count, 1], || {
             format!("{tag:?} read {count} B, {read} in all")
         });
-        if hostile {
+        if honesty == Honesty::Hostile {
             return;
         }
         if read > written {
@@ -180,14 +186,14 @@ impl Book {
     pub(crate) fn end_of_stream(&mut self, tag: Tag) {
         self.progress += 1;
         let peer = self.end(tag.peer()).clone();
-        let hostile = self.conns[tag.number()].hostile;
+        let honesty = self.conns[tag.number()].honesty;
         let end = self.end(tag);
         end.complete = true;
         let (stack, read) = (end.stack, end.read);
         self.note(Event::App, stack, &[tag.0, 2], || {
             format!("{tag:?} is at the end of the stream after {read} B")
         });
-        if !hostile && (!peer.sealed || read != peer.written) {
+        if honesty == Honesty::Honest && (!peer.sealed || read != peer.written) {
             self.object(|| {
                 format!(
                     "{tag:?} saw the end of the stream after {read} B of {} B written{}",

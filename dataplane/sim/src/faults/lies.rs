@@ -39,20 +39,20 @@ fn alter(numbers: &mut Numbers, message: &[u8]) -> Vec<u8> {
             0 => lie.truncate(numbers.below(message.len() as u64 + 1) as usize),
             1 => {
                 let len = numbers.between(0, LIE_BYTES_MAX);
-                lie = (0..len).map(|_| numbers.next() as u8).collect();
+                lie = (0..len).map(|_| numbers.word() as u8).collect();
             }
             2 => {
                 // Any LLC type with whatever behind it.
                 let len = numbers.pick(&[44, 44, 43, 72, 96]);
                 lie = (0..len).map(|_| numbers.below(4) as u8).collect();
-                lie[0] = numbers.next() as u8;
+                lie[0] = numbers.word() as u8;
                 lie[1] = len;
             }
             _ => {
                 for _ in 0..=numbers.below(3) {
                     let at = numbers.below(lie.len().max(1) as u64) as usize;
                     if let Some(byte) = lie.get_mut(at) {
-                        *byte = numbers.next() as u8;
+                        *byte = numbers.word() as u8;
                     }
                 }
             }
@@ -65,7 +65,7 @@ fn alter(numbers: &mut Numbers, message: &[u8]) -> Vec<u8> {
 fn alter_cdc(numbers: &mut Numbers, honest: cdc::Repr) -> cdc::Repr {
     let mut lie = honest;
     let small = numbers.between(1, 70) as u32;
-    let any = numbers.next() as u32;
+    let any = numbers.word() as u32;
     match numbers.below(12) {
         0 => lie.producer.count = honest.producer.count.saturating_add(small),
         1 => lie.producer.count = honest.producer.count.saturating_sub(small),

@@ -182,7 +182,6 @@ impl World {
         if let Some(stack) = self.stacks[stack].as_mut().filter(|_| is_open) {
             let mut book = lock(&self.book);
             book.excuse(tag, "control aborted it");
-            book.end(tag).sealed = true;
             book.fault("abort", stack.index, || format!("{tag:?}"));
             drop(book);
             stack.abort(tag);

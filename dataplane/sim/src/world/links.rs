@@ -3,10 +3,10 @@
 use super::World;
 use super::agenda::Action;
 use crate::book::lock;
-use crate::checker::stream::{Stage, Tag};
+use crate::checker::stream::{Honesty, Stage, Tag};
 use crate::options::{Ns, US};
 use crate::player::{Ending, Script};
-use crate::stack::{NoStack, counts_credits};
+use crate::stack::{NoStack, Stack, counts_credits};
 
 /// How one end of a link is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,9 +119,12 @@ impl World {
             .iter()
             .all(|index| Some(*index) != self.options.faults.liar);
         let counted = counts_credits(&options[0], &options[1]) && honest;
+        let adapters = pair.map(|index| self.stacks[index].as_ref().map(|s| s.adapter.clone()));
         for (side, (own, peer)) in [(first, second), (second, first)].into_iter().enumerate() {
-            if let Some(stack) = self.stacks[pair[side]].as_mut() {
-                lock(&stack.adapter).name(own.2, number, counted);
+            if let (Some(stack), Some(other)) = (&mut self.stacks[pair[side]], &adapters[1 - side])
+            {
+                let of_peer = honest.then(|| (other.clone(), peer.2));
+                lock(&stack.adapter).name(own.2, (number, counted), of_peer);
                 stack.connect(own.1, peer.2, &options[1 - side])?;
             }
         }
@@ -154,11 +157,14 @@ impl World {
         if !ends.iter().all(has_place) {
             return false;
         }
-        let hostile = ends
-            .iter()
-            .any(|end| Some(end.stack) == self.options.faults.liar);
+        let liar = self.options.faults.liar;
+        let honesty = if ends.iter().any(|end| Some(end.stack) == liar) {
+            Honesty::Hostile
+        } else {
+            Honesty::Honest
+        };
         let stacks = ends.map(|end| end.stack);
-        let conn = lock(&self.book).add_conn(stacks, number, hostile);
+        let conn = lock(&self.book).add_conn(stacks, number, honesty);
         let tags = [Tag::new(conn, 0), Tag::new(conn, 1)];
         let mut offers = Vec::new();
         for (end, tag) in ends.iter().zip(tags) {
@@ -234,6 +240,19 @@ impl World {
     ) {
         let is_lost = lock(&self.book).end(tag.peer()).stage == Stage::Lost;
         let gives_up = is_lost && self.numbers.flip();
+        let peer = lock(&self.book).end(tag.peer()).stack;
+        if self.stacks[peer].as_ref().is_some_and(Stack::has_backlog) {
+            // The peer's reservation is not in its mailbox yet, so it has not announced its token.
+            let (stack, after) = (index, US);
+            let action = Action::Open {
+                stack,
+                life,
+                tag,
+                conn,
+                open,
+            };
+            return self.schedule(after, action);
+        }
         let Some(stack) = self.stack_in(index, life) else {
             return;
         };
