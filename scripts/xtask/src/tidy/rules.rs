@@ -24,7 +24,7 @@ const WRAPPING_PLACES: &[&str] = &[
     "dataplane/proto/src/seq.rs",
     "dataplane/ring",
     // Generations, which tell one life of a place from the next and may start again.
-    "control/src/appliance/places.rs",
+    "control/src/plane/places.rs",
     "dataplane/attach/src/slots.rs",
     "dataplane/provider/src/soft/table.rs",
     // Hashes, and numbers made of them.
