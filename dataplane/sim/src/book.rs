@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::checker::links::CableBook;
 use crate::checker::stream::ConnBook;
 use crate::numbers::mix;
 
@@ -58,6 +59,8 @@ pub enum Event {
     App,
     /// A fault.
     Fault,
+    /// Bytes on simulated TCP.
+    Net,
     /// The world as a whole.
     World,
 }
@@ -71,7 +74,9 @@ pub struct Figures {
     pub steps: u64,
     /// Connections opened on both sides.
     pub conns: u64,
-    /// Of these, ended without a reset and with everything delivered both ways.
+    /// Ends whose handshake led to no connection.
+    pub refused: u64,
+    /// Of the connections, ended without a reset and with everything delivered both ways.
     pub delivered: u64,
     /// Bytes read.
     pub bytes: u64,
@@ -91,6 +96,7 @@ impl Figures {
         self.worlds += other.worlds;
         self.steps += other.steps;
         self.conns += other.conns;
+        self.refused += other.refused;
         self.delivered += other.delivered;
         self.bytes += other.bytes;
         self.posts += other.posts;
@@ -119,8 +125,7 @@ pub struct Book {
     /// What was counted.
     pub figures: Figures,
     pub(crate) conns: Vec<ConnBook>,
-    /// Links that broke, with the cause.
-    pub(crate) broken_cables: BTreeMap<usize, &'static str>,
+    pub(crate) cables: Vec<CableBook>,
     digest: u64,
     detail: Detail,
     story: VecDeque<String>,
@@ -138,7 +143,7 @@ impl Book {
             stirred: 0,
             figures: Figures::default(),
             conns: Vec::new(),
-            broken_cables: BTreeMap::new(),
+            cables: Vec::new(),
             digest: 0,
             detail,
             story: VecDeque::new(),

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use pollux_provider::soft::{Census, SoftDevice, SoftQp};
 use pollux_provider::{
     Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
-    GroupId, Layered, ModifyError, Mr, PollGroupSpec, QpSpec, Region, RegisterError, RtrAttr,
+    GroupId, Layered, ModifyError, Mr, PollGroupSpec, Qp, QpSpec, Region, RegisterError, RtrAttr,
     RtsAttr,
 };
 
@@ -25,6 +25,18 @@ impl Registry {
             offset.is_some_and(|offset| region.copy_out(offset as usize, into).is_ok())
         })
     }
+}
+
+/// The address of a stack.
+pub(crate) fn gid(index: usize) -> [u8; 16] {
+    let last = index as u8 + 1;
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last]
+}
+
+/// The stack that has an address.
+fn stack_of(address: [u8; 16]) -> Option<usize> {
+    let index = usize::from(address[15]).checked_sub(1)?;
+    (gid(index) == address).then_some(index)
 }
 
 /// Takes a registration out of the registry when it is dropped.
@@ -109,7 +121,11 @@ impl Device for SimDevice {
     }
 
     fn to_rtr(&self, qp: &mut SoftQp, attr: &RtrAttr) -> Result<(), ModifyError> {
-        self.soft.to_rtr(qp, attr)
+        self.soft.to_rtr(qp, attr)?;
+        if let Some(peer) = stack_of(attr.peer_gid) {
+            lock(&self.adapter).connect(qp.qpn(), (peer, attr.peer_qpn));
+        }
+        Ok(())
     }
 
     fn to_rts(&self, qp: &mut SoftQp, attr: &RtsAttr) -> Result<(), ModifyError> {

@@ -26,11 +26,13 @@ use pollux_wire::cdc;
 use pollux_worker::Clock;
 
 use crate::book::{Book, Event, Shared, lock};
+use crate::checker::links::EndPoint;
+use crate::checker::stream::Honesty;
 use crate::checker::work::{Piece, QpBook, Sent};
 use crate::clock::SimClock;
 use crate::device::Registry;
 use crate::numbers::Numbers;
-use crate::options::{FaultOptions, Ns, StackOptions};
+use crate::options::{FaultOptions, Ns, StackOptions, counts_credits};
 
 /// A poll group of the soft driver with faults.
 pub type FaultyGroup = Layered<SoftGroup, Faults>;
@@ -66,6 +68,33 @@ enum Break {
     Poisoned,
 }
 
+/// What everybody in a world knows of everybody else.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    pub(crate) stacks: Vec<StackOptions>,
+    pub(crate) liar: Option<usize>,
+    /// The adapters of the stacks that live.
+    pub(crate) adapters: Vec<Option<Shared<Adapter>>>,
+}
+
+/// What the layer knows of a link.
+#[derive(Clone, Copy, Debug)]
+struct LinkKnowledge {
+    cable: usize,
+    peer: EndPoint,
+    counting: Counting,
+    honesty: Honesty,
+}
+
+/// Whether receives may run out on a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counting {
+    /// Both ends count credits: never.
+    Credits,
+    /// Yes.
+    Nothing,
+}
+
 /// The simulated adapter of one poll group.
 #[derive(Debug)]
 pub(crate) struct Adapter {
@@ -81,29 +110,26 @@ pub(crate) struct Adapter {
     qps: Vec<Option<QpBook>>,
     /// Queue pairs whose link is broken already, by number.
     broken: HashSet<u32>,
-    /// Links (by the number of our queue pair) in the book.
-    cables: HashMap<u32, usize>,
-    /// Links on which both ends count credits: their receives may never run out.
-    counted: HashSet<u32>,
+    /// Links, by the number of our queue pair.
+    links: HashMap<u32, LinkKnowledge>,
+    board: Shared<Board>,
     queue: VecDeque<Completion>,
     batch: Box<[Completion]>,
     withheld_until: Ns,
     bells: VecDeque<(Ns, QpIndex)>,
     late_receives: VecDeque<(Ns, QpIndex, WrId, Sge)>,
     own_work: u64,
-    /// The other ends of links, by the number of our queue pair: the adapter, and its number there.
-    peers: HashMap<u32, (Shared<Adapter>, u32)>,
 }
 
 impl Adapter {
     pub(crate) fn new(
         stack: usize,
-        book: Shared<Book>,
+        (book, board): (Shared<Book>, Shared<Board>),
         clock: SimClock,
         numbers: Numbers,
-        options: &StackOptions,
         faults: &FaultOptions,
     ) -> Shared<Adapter> {
+        let completions_per_reap = lock(&board).stacks[stack].completions_per_reap;
         Arc::new(Mutex::new(Adapter {
             stack,
             book,
@@ -112,19 +138,18 @@ impl Adapter {
             registry: Shared::default(),
             temper: Temper::Faulty,
             faults: faults.clone(),
-            completions_per_reap: options.completions_per_reap,
+            completions_per_reap,
             lies: faults.liar == Some(stack),
             qps: Vec::new(),
             broken: HashSet::new(),
-            cables: HashMap::new(),
-            counted: HashSet::new(),
+            links: HashMap::new(),
+            board,
             queue: VecDeque::new(),
             batch: vec![Completion::EMPTY; BATCH].into_boxed_slice(),
             withheld_until: 0,
             bells: VecDeque::new(),
             late_receives: VecDeque::new(),
             own_work: 0,
-            peers: HashMap::new(),
         }))
     }
 
@@ -132,27 +157,38 @@ impl Adapter {
         self.registry.clone()
     }
 
-    /// Names the link of a queue pair and its other end, if that is honest, and whether both ends count
-    /// credits. What a liar says it has read is believed to its own loss: then memory is used again
-    /// that has not gone out.
-    pub(crate) fn name(
-        &mut self,
-        qpn: u32,
-        (cable, counted): (usize, bool),
-        peer: Option<(Shared<Adapter>, u32)>,
-    ) {
-        self.cables.insert(qpn, cable);
-        if let Some(peer) = peer {
-            self.peers.insert(qpn, peer);
+    /// A queue pair of ours hears of its peer.
+    pub(crate) fn connect(&mut self, qpn: u32, peer: EndPoint) {
+        let cable = lock(&self.book).connect((self.stack, qpn), peer);
+        let (counting, honesty) = {
+            let board = lock(&self.board);
+            let ends = [self.stack, peer.0].map(|index| &board.stacks[index]);
+            let is_honest = [self.stack, peer.0]
+                .iter()
+                .all(|index| Some(*index) != board.liar);
+            if !is_honest {
+                (Counting::Nothing, Honesty::Hostile)
+            } else if counts_credits(ends[0], ends[1]) {
+                (Counting::Credits, Honesty::Honest)
+            } else {
+                (Counting::Nothing, Honesty::Honest)
+            }
+        };
+        if honesty == Honesty::Hostile {
+            lock(&self.book).break_cable(cable, "one of its ends lies");
         }
-        if counted {
-            self.counted.insert(qpn);
-        }
+        let knowledge = LinkKnowledge {
+            cable,
+            peer,
+            counting,
+            honesty,
+        };
+        self.links.insert(qpn, knowledge);
     }
 
-    /// The stack is gone: others no longer keep it in memory, and it keeps no others.
-    pub(crate) fn forget_peers(&mut self) {
-        self.peers.clear();
+    fn counting(&self, qpn: u32) -> Counting {
+        let link = self.links.get(&qpn);
+        link.map_or(Counting::Nothing, |link| link.counting)
     }
 
     /// From now on faults are injected or not.
@@ -305,8 +341,8 @@ impl Adapter {
     }
 
     fn excuse(&self, qpn: u32, why: &'static str) {
-        if let Some(cable) = self.cables.get(&qpn) {
-            lock(&self.book).break_cable(*cable, why);
+        if let Some(link) = self.links.get(&qpn) {
+            lock(&self.book).break_cable(link.cable, why);
         }
     }
 
@@ -395,8 +431,7 @@ impl Adapter {
         };
         let qpn = book.qpn;
         match book.complete(completion) {
-            Ok(_) if !self.peers.contains_key(&qpn) => {}
-            Ok(over) => {
+            Ok(over) if self.is_honest(qpn) => {
                 let untold = over.iter().filter(|sent| !sent.executed);
                 let mut pieces = untold.flat_map(|sent| &sent.pieces);
                 if let Some(piece) = pieces.find(|piece| !piece.is_unchanged()) {
@@ -404,18 +439,31 @@ impl Adapter {
                     self.object(qp, &what);
                 }
             }
+            Ok(_) => {}
             Err(what) => self.object(qp, &what),
         }
+    }
+
+    /// What a liar says it has read is believed to its own loss: then memory is used again that has
+    /// not gone out.
+    fn is_honest(&self, qpn: u32) -> bool {
+        let link = self.links.get(&qpn);
+        link.is_some_and(|link| link.honesty == Honesty::Honest)
     }
 
     /// The peer's SEND has been executed here: the peer's books say which memory that was.
     fn executed_send(&mut self, qp: QpIndex) {
         let qpn = self.qp(qp).map_or(0, |book| book.qpn);
-        let Some((peer, peer_qpn)) = self.peers.get(&qpn) else {
+        let Some(link) = self.links.get(&qpn).copied() else {
             return;
         };
-        let peer = &mut *lock(peer);
-        let of_number = |book: &&mut QpBook| book.qpn == *peer_qpn;
+        let (peer, peer_qpn) = link.peer;
+        let adapter = lock(&self.board).adapters[peer].clone();
+        let Some(adapter) = adapter.filter(|_| link.honesty == Honesty::Honest) else {
+            return;
+        };
+        let peer = &mut *lock(&adapter);
+        let of_number = |book: &&mut QpBook| book.qpn == peer_qpn;
         let changed_piece = peer
             .qps
             .iter_mut()
@@ -440,13 +488,13 @@ impl Adapter {
             }
             book.rnrs = rnrs;
             let qpn = book.qpn;
-            let stack = self.stack;
+            let (stack, counting) = (self.stack, self.counting(qpn));
             let mut pages = lock(&self.book);
             pages.figures.rnrs += fresh;
             pages.note(Event::Fault, stack, &[fresh], || {
                 format!("queue pair {qpn:#x} is not ready to receive")
             });
-            if self.counted.contains(&qpn) {
+            if counting == Counting::Credits {
                 pages.object(|| {
                     format!("stack {stack}, queue pair {qpn:#x}: receives ran out despite credits")
                 });
@@ -524,8 +572,10 @@ impl Layer<SoftGroup> for Faults {
         adapter.bells.retain(|(_, of)| *of != qp);
         adapter.late_receives.retain(|(_, of, ..)| *of != qp);
         adapter.queue.retain(|completion| completion.qp != qp);
-        if let Some(place) = adapter.qps.get_mut(usize::from(qp.0)) {
-            *place = None;
+        let place = adapter.qps.get_mut(usize::from(qp.0));
+        if let Some(book) = place.and_then(Option::take) {
+            adapter.links.remove(&book.qpn);
+            lock(&adapter.book).release((adapter.stack, book.qpn));
         }
         group.release(qp)
     }
@@ -603,7 +653,7 @@ impl Layer<SoftGroup> for Faults {
             return group.post_recv(qp, wr, into);
         };
         let is_late = adapter.is_faulty()
-            && !adapter.counted.contains(&qpn)
+            && adapter.counting(qpn) == Counting::Nothing
             && adapter.numbers.chance(adapter.faults.late_receive_chance);
         let waits = adapter.late_receives.iter().any(|(_, of, ..)| *of == qp);
         if is_late || waits {

@@ -16,6 +16,7 @@ pub mod checker;
 pub mod clock;
 mod device;
 pub mod faults;
+mod net;
 pub mod numbers;
 pub mod options;
 pub mod pattern;

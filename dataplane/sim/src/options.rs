@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use pollux_proto::credit::RECEIVES_MIN;
 use pollux_worker::{InlineRule, SEND_QUEUE_MIN};
 
 use crate::numbers::Numbers;
@@ -39,10 +40,34 @@ pub struct StackOptions {
     pub mailbox: (usize, usize),
     /// Completions that the adapter hands out at most per reap.
     pub completions_per_reap: usize,
-    /// Connections at a time.
+    /// Places in the worker's table of connections.
     pub places: u16,
+    /// Pairs of rings.
+    pub slots: u16,
+    /// Most connections of a link group, as the handshake agrees on.
+    pub max_conns: u8,
     /// "Receiver not ready" code asked of peers.
     pub rnr_timer: u8,
+}
+
+/// Who makes links and connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Control {
+    /// Nobody: they appear at both ends at once. Rings may have any size.
+    Direct,
+    /// The plane of `pollux-control`, by handshakes over simulated TCP.
+    Managed,
+}
+
+/// Simulated TCP.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetOptions {
+    /// Longest time that bytes are under way.
+    pub delay_max: Ns,
+    /// Most bytes of a piece.
+    pub piece: u64,
+    /// Bytes that a connection takes before it is full.
+    pub room: usize,
 }
 
 /// Whether a stack speaks credits.
@@ -52,6 +77,14 @@ pub enum Credits {
     On,
     /// It does not.
     Off,
+}
+
+/// Whether both ends of a link count credits.
+#[must_use]
+pub fn counts_credits(own: &StackOptions, peer: &StackOptions) -> bool {
+    own.credits == Credits::On
+        && peer.credits == Credits::On
+        && own.recv_wr.min(peer.recv_wr) >= u32::from(RECEIVES_MIN)
 }
 
 /// The faults of a world. Chances are in a million, means are in nanoseconds of simulated time; 0 is
@@ -80,8 +113,12 @@ pub struct FaultOptions {
     pub late_receive_chance: u32,
     /// Mean time between two crashes of a stack.
     pub crash_every: Ns,
-    /// How long a crashed stack stays away at most.
+    /// How long a stack that crashed or was stopped stays away at most.
     pub crash_max: Ns,
+    /// Mean time between two orderly stops of a stack (only with handshakes).
+    pub stop_every: Ns,
+    /// Chance per connection that its TCP connection is reset at some time (only with handshakes).
+    pub reset_chance: u32,
     /// How long control leaves news lying at most.
     pub control_delay: Ns,
     /// Chance per connection that control aborts it at some time.
@@ -97,9 +134,13 @@ pub struct FaultOptions {
 pub struct Options {
     /// Where everything comes from.
     pub seed: u64,
+    /// Who makes links and connections.
+    pub control: Control,
     /// The stacks.
     pub stacks: Vec<StackOptions>,
-    /// Links between each two stacks.
+    /// TCP, for handshakes.
+    pub net: NetOptions,
+    /// Links between each two stacks (without handshakes).
     pub cables: u32,
     /// Connections in all.
     pub conns: u32,
@@ -128,14 +169,26 @@ impl Options {
         let mut numbers = Numbers::new(seed);
         let count = [2, 3, 4][numbers.weighted(&[8, 2, 1])];
         let liar = numbers.chance(150_000);
-        let stacks: Vec<StackOptions> = (0..count).map(|_| stack(&mut numbers)).collect();
+        let control = if numbers.flip() {
+            Control::Direct
+        } else {
+            Control::Managed
+        };
+        let stacks: Vec<StackOptions> = (0..count).map(|_| stack(&mut numbers, control)).collect();
         let faults = faults(&mut numbers, liar.then_some(count - 1));
+        let net = NetOptions {
+            delay_max: numbers.pick(&[0, 20 * US, MS, 20 * MS]),
+            piece: numbers.pick(&[1, 7, 100, 4096]),
+            room: numbers.pick(&[1, 60, 4096]),
+        };
         let conns = [1, 4, 12, 40][numbers.weighted(&[3, 5, 4, 1])];
         let bytes_max = [50, 600, 8_000, 60_000][numbers.weighted(&[3, 4, 4, 1])];
         let slow = numbers.pick(&[300, 1_000, 5_000]);
         let mut options = Options {
             seed,
+            control,
             stacks,
+            net,
             cables: 1 + u32::from(numbers.chance(200_000)),
             conns: numbers.between(1, conns) as u32,
             arrivals_within: numbers.pick(&[1, 100 * US, 2 * MS, 20 * MS]),
@@ -156,11 +209,26 @@ impl Options {
             && faults.refuse_chance == 0
             && faults.crash_every == 0
             && faults.abort_chance == 0
+            && faults.stop_every == 0
+            && faults.reset_chance == 0
             && faults.liar.is_none()
+    }
+
+    /// Whether there is room for every connection at once, so that none may stay on TCP.
+    #[must_use]
+    pub fn is_ample(&self) -> bool {
+        let has_room = |stack: &StackOptions| {
+            u32::from(stack.places.min(stack.slots)) >= self.conns && stack.recv_wr >= 3
+        };
+        self.stacks.iter().all(has_room)
     }
 
     /// Relations between options that a real appliance keeps as well.
     fn make_fit(&mut self) {
+        if self.control == Control::Direct {
+            self.faults.stop_every = 0;
+            self.faults.reset_chance = 0;
+        }
         for stack in &mut self.stacks {
             // A byte at a time is slow: a world has to end.
             let smallest = stack.sndbuf_bytes.min(stack.rmbe_bytes);
@@ -175,7 +243,7 @@ impl Options {
     }
 }
 
-fn stack(numbers: &mut Numbers) -> StackOptions {
+fn stack(numbers: &mut Numbers, control: Control) -> StackOptions {
     let inline_bytes = numbers.pick(&INLINE);
     let inline = match numbers.below(4) {
         0 => InlineRule::OFF,
@@ -191,6 +259,17 @@ fn stack(numbers: &mut Numbers) -> StackOptions {
         Credits::Off
     };
     let any = numbers.pick(&RING_BYTES);
+    let other = numbers.pick(&RING_BYTES);
+    let (sndbuf_bytes, rmbe_bytes) = match control {
+        Control::Direct if numbers.flip() => (any, any),
+        Control::Direct => (any, other),
+        Control::Managed => (
+            numbers.pick(&[4096, 4096, 16_384, 65_536]),
+            numbers.pick(&[16_384, 16_384, 32_768, 65_536]),
+        ),
+    };
+    let places = numbers.pick(&[1, 2, 4, 16, 64]);
+    let slots = numbers.pick(&[places, places, 1, 3, 64]);
     StackOptions {
         recv_wr: numbers.pick(&RECEIVES),
         send_wr: SEND_QUEUE_MIN + numbers.pick(&[0, 0, 1, 2, 5, 18, 50]),
@@ -198,18 +277,19 @@ fn stack(numbers: &mut Numbers) -> StackOptions {
         inline,
         credits,
         under_way: numbers.pick(&[1, 16, 48, 48]),
-        sndbuf_bytes: any,
-        rmbe_bytes: if numbers.flip() {
-            any
-        } else {
-            numbers.pick(&RING_BYTES)
-        },
+        sndbuf_bytes,
+        rmbe_bytes,
         mailbox: (
             numbers.pick(&[1, 2, 8, 64]),
             numbers.pick(&[1, 2, 8, 64, 256]),
         ),
         completions_per_reap: numbers.pick(&[1, 2, 3, 16, 16, 16]),
-        places: numbers.pick(&[1, 2, 4, 16, 64]),
+        places,
+        slots: match control {
+            Control::Direct => places,
+            Control::Managed => slots,
+        },
+        max_conns: numbers.pick(&[16, 16, 32, 255]),
         rnr_timer: numbers.pick(&[1, 5, 12]),
     }
 }
@@ -228,6 +308,8 @@ fn faults(numbers: &mut Numbers, liar: Option<usize>) -> FaultOptions {
     let late_receive = some(250_000, 1) as u32;
     let control_delay = some(400_000, 1);
     let abort = some(200_000, 1) as u32;
+    let stop_every = some(120_000, often * 20);
+    let reset = some(150_000, 1) as u32;
     FaultOptions {
         pause_every,
         pause_max: numbers.pick(&[10 * US, 500 * US, 20 * MS]),
@@ -242,6 +324,8 @@ fn faults(numbers: &mut Numbers, liar: Option<usize>) -> FaultOptions {
         crash_every,
         crash_max: numbers.pick(&[100 * US, 5 * MS]),
         control_delay: control_delay * numbers.pick(&[20 * US, MS, 10 * MS]),
+        stop_every,
+        reset_chance: reset * numbers.pick(&[100_000, 500_000]),
         abort_chance: abort * numbers.pick(&[100_000, 500_000]),
         liar,
         lie_chance: numbers.pick(&[5_000, 50_000, 300_000]),
@@ -252,9 +336,10 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {} stacks, {} link(s) between each two, {} connections of up to {} B each way, \
+            "seed {}: {:?} control, {} stacks, {} link(s) between each two, {} connections of up to {} B each way, \
              opened within {} us; a pass takes {} to {} ns; faults until {} us",
             self.seed,
+            self.control,
             self.stacks.len(),
             self.cables,
             self.conns,
@@ -267,6 +352,7 @@ impl fmt::Display for Options {
         for (index, stack) in self.stacks.iter().enumerate() {
             writeln!(f, "  stack {index}: {stack:?}")?;
         }
+        writeln!(f, "  {:?}", self.net)?;
         write!(f, "  {:?}", self.faults)
     }
 }

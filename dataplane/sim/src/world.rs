@@ -13,22 +13,25 @@
 
 mod agenda;
 mod ending;
+mod handshakes;
 mod links;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pollux_provider::soft::Fabric;
-use pollux_worker::{Clock, Command, Progress};
+use pollux_provider::soft::{DeviceOptions, Fabric, Personality};
+use pollux_worker::{Clock, Progress};
 
 use crate::book::{Book, Detail, Event, Figures, Shared, Violation, lock};
-use crate::checker::stream::{Stage, Tag};
+use crate::checker::stream::Stage;
 use crate::clock::SimClock;
-use crate::faults::Adapter;
+use crate::device::{SimDevice, gid};
+use crate::faults::{Adapter, Board, Temper};
+use crate::net::Net;
 use crate::numbers::Numbers;
-use crate::options::{MS, Ns, Options, US};
+use crate::options::{Control as Kind, MS, Ns, Options, US};
 use crate::player::{Order, Player, Scripts};
-use crate::stack::{NoStack, Parts, Stack, Word};
+use crate::stack::{Control, Direct, Managed, NoStack, Stack, Word};
 
 use agenda::Action;
 use links::Cable;
@@ -60,6 +63,8 @@ pub struct World {
     clock: SimClock,
     fabric: Fabric,
     book: Shared<Book>,
+    board: Shared<Board>,
+    net: Shared<Net>,
     scripts: Scripts,
     stacks: Vec<Option<Stack>>,
     lives: Vec<u32>,
@@ -70,6 +75,8 @@ pub struct World {
     agenda_count: u64,
     cables: Vec<Cable>,
     winds_up: bool,
+    /// Every stack is being stopped.
+    ends: bool,
     /// Stacks that had nothing to do since somebody had.
     idle: u64,
     jump: Ns,
@@ -86,10 +93,26 @@ impl World {
     pub fn new(options: Options, detail: Detail) -> Result<World, NoStack> {
         let mut numbers = Numbers::new(options.seed).fork(2);
         let count = options.stacks.len();
+        let clock = SimClock::default();
+        let book = Arc::new(Mutex::new(Book::new(detail)));
+        let faults = &options.faults;
+        let net = Net::new(
+            (book.clone(), clock.clone()),
+            numbers.fork(3),
+            options.net,
+            (faults.liar, faults.lie_chance),
+        );
+        let board = Board {
+            stacks: options.stacks.clone(),
+            liar: faults.liar,
+            adapters: vec![None; count],
+        };
         let mut world = World {
-            clock: SimClock::default(),
+            clock,
             fabric: Fabric::with_seed(numbers.word()),
-            book: Arc::new(Mutex::new(Book::new(detail))),
+            book,
+            board: Arc::new(Mutex::new(board)),
+            net: Arc::new(Mutex::new(net)),
             scripts: Scripts::default(),
             stacks: (0..count).map(|_| None).collect(),
             lives: vec![0; count],
@@ -99,6 +122,7 @@ impl World {
             agenda_count: 0,
             cables: Vec::new(),
             winds_up: false,
+            ends: false,
             idle: 0,
             jump: US,
             progress_at: 0,
@@ -186,25 +210,50 @@ impl World {
         let label = (index as u64) << 32 | u64::from(life);
         let adapter = Adapter::new(
             index,
-            self.book.clone(),
+            (self.book.clone(), self.board.clone()),
             self.clock.clone(),
             self.numbers.fork(label),
-            &self.options.stacks[index],
             &self.options.faults,
         );
         if self.winds_up {
-            lock(&adapter).set_temper(crate::faults::Temper::Calm);
+            lock(&adapter).set_temper(Temper::Calm);
         }
-        let numbers = self.numbers.fork(label ^ 1);
-        let player = Player::new(self.book.clone(), self.scripts.clone(), numbers);
-        let parts = Parts {
-            fabric: &self.fabric,
-            clock: self.clock.clone(),
-            book: self.book.clone(),
-            adapter,
-            player,
+        let player = Player::new(
+            self.book.clone(),
+            self.scripts.clone(),
+            self.numbers.fork(label ^ 1),
+        );
+        let options = &self.options.stacks[index];
+        let device_options = DeviceOptions {
+            personality: Personality::AcceptsAllGives(options.inline_bytes),
+            ..DeviceOptions::new(gid(index))
         };
-        let stack = Stack::new(parts, (index, life), &self.options.stacks[index])?;
+        let soft = self
+            .fabric
+            .open(device_options)
+            .map_err(NoStack::of("a device"))?;
+        let device = SimDevice::new(soft, adapter.clone());
+        let inside = (player, self.clock.clone());
+        let (control, worker) = match self.options.control {
+            Kind::Direct => {
+                let book = self.book.clone();
+                let made = Direct::new((index, life), device, inside, options, book);
+                let (direct, worker) = made?;
+                (Control::Direct(Box::new(direct)), worker)
+            }
+            Kind::Managed => {
+                let around = (
+                    self.book.clone(),
+                    self.net.clone(),
+                    self.numbers.fork(label ^ 2),
+                );
+                let made = Managed::new((index, life), device, inside, options, around);
+                let (managed, worker) = made?;
+                (Control::Managed(Box::new(managed)), worker)
+            }
+        };
+        lock(&self.board).adapters[index] = Some(adapter.clone());
+        let stack = Stack::new((control, worker), (index, life), adapter, self.book.clone());
         self.stacks[index] = Some(stack);
         self.paused_until[index] = 0;
         Ok(())
@@ -270,19 +319,18 @@ impl World {
         was_busy |= lock(&self.book).stirred != stirred;
         let mut words = Vec::new();
         if now >= self.control_at[index] {
-            was_busy |= stack.has_mail();
+            was_busy |= stack.has_mail(now);
             let most = self.numbers.between(1, 8) as usize;
-            words = stack.control(most);
+            words = stack.control(now, most);
             let delay = self.options.faults.control_delay;
             if delay > 0 && !self.winds_up {
                 self.control_at[index] = now + self.numbers.below(delay);
             }
         }
-        let owed: Vec<Tag> = stack.worker.app().owes().collect();
+        let owed = stack.owed();
         if !owed.is_empty() && self.numbers.chance(300_000) {
             was_busy = true;
-            let tag = self.numbers.pick(&owed);
-            stack.send(Command::App(Order::Turn(tag)));
+            stack.order(Order::Turn(self.numbers.pick(&owed)));
         }
         for word in words {
             was_busy = true;
@@ -296,6 +344,8 @@ impl World {
             Word::LinkUp(cable) => self.link_is_up(index, cable),
             Word::LinkDown(cable) => self.link_is_down(index, cable),
             Word::LinkGone(cable) => self.link_is_gone(index, cable),
+            Word::Refused(tag, why) => self.refused(tag, &why),
+            Word::Stopped => self.has_stopped(index),
             // Only asked for while the world holds its breath (`ending.rs`).
             Word::Snapshot(_) => {}
         }
@@ -307,19 +357,18 @@ impl World {
         let now = self.now();
         let agenda = self.agenda.keys().next().map(|(due, _)| *due);
         let pauses = self.paused_until.iter().copied();
-        let control = (0..self.stacks.len())
-            .filter(|index| self.stacks[*index].as_ref().is_some_and(Stack::has_mail))
-            .map(|index| self.control_at[index]);
-        let adapters = self
-            .stacks
-            .iter()
-            .flatten()
-            .filter_map(|stack| lock(&stack.adapter).next_due());
+        let living =
+            (0..self.stacks.len()).filter_map(|index| Some((index, self.stacks[index].as_ref()?)));
+        let control = living
+            .clone()
+            .filter(|(_, stack)| stack.has_mail(now))
+            .map(|(index, _)| self.control_at[index]);
+        let themselves = living.filter_map(|(_, stack)| stack.next_due());
         let next = agenda
             .into_iter()
             .chain(pauses)
             .chain(control)
-            .chain(adapters)
+            .chain(themselves)
             .filter(|due| *due > now)
             .min();
         let jump = next.map_or(self.jump, |next| self.jump.min(next - now));

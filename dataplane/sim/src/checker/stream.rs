@@ -61,6 +61,15 @@ pub(crate) struct End {
     pub(crate) complete: bool,
 }
 
+/// The link that a connection uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// This one.
+    Cable(usize),
+    /// Whichever its handshake chose among those between its two stacks.
+    Any,
+}
+
 /// Whether both ends of a link keep to the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Honesty {
@@ -74,8 +83,7 @@ pub enum Honesty {
 #[derive(Clone, Debug)]
 pub(crate) struct ConnBook {
     pub(crate) ends: [End; 2],
-    /// The link it uses.
-    pub(crate) cable: usize,
+    pub(crate) route: Route,
     /// Why it may end otherwise than in order.
     pub(crate) excuse: Option<&'static str>,
     pub(crate) honesty: Honesty,
@@ -83,7 +91,8 @@ pub(crate) struct ConnBook {
 
 impl Book {
     /// A new connection between two stacks; gives its number.
-    pub(crate) fn add_conn(&mut self, stacks: [usize; 2], cable: usize, honesty: Honesty) -> usize {
+    pub(crate) fn add_conn(&mut self, stacks: [usize; 2], route: Route, honesty: Honesty) -> usize {
+        let trouble = self.trouble(stacks, route);
         let end = |stack| End {
             stack,
             stage: Stage::Coming,
@@ -94,8 +103,11 @@ impl Book {
         };
         self.conns.push(ConnBook {
             ends: stacks.map(end),
-            cable,
-            excuse: self.broken_cables.get(&cable).copied(),
+            route,
+            excuse: match honesty {
+                Honesty::Honest => trouble,
+                Honesty::Hostile => Some("one of its ends lies"),
+            },
             honesty,
         });
         self.conns.len() - 1
@@ -108,14 +120,6 @@ impl Book {
     /// The connection may end otherwise than in order from now on. The first excuse is kept.
     pub(crate) fn excuse(&mut self, tag: Tag, why: &'static str) {
         self.conns[tag.number()].excuse.get_or_insert(why);
-    }
-
-    /// A link is broken: its connections, present and future, may end otherwise than in order.
-    pub(crate) fn break_cable(&mut self, cable: usize, why: &'static str) {
-        self.broken_cables.entry(cable).or_insert(why);
-        for conn in self.conns.iter_mut().filter(|conn| conn.cable == cable) {
-            conn.excuse.get_or_insert(why);
-        }
     }
 
     /// An end is open.
@@ -242,6 +246,16 @@ impl Book {
         if outcome == ConnOutcome::Reset && excuse.is_none() {
             self.object(|| format!("{tag:?} ended by a reset without a cause"));
         }
+    }
+
+    /// A connection that is open at a stack.
+    pub(crate) fn open_at(&self, stack: usize) -> Option<Tag> {
+        let ends = self.conns.iter().enumerate().flat_map(|(number, conn)| {
+            let ends = conn.ends.iter().enumerate();
+            ends.map(move |(side, end)| (Tag::new(number, side), end))
+        });
+        let mut open = ends.filter(|(_, end)| end.stack == stack && end.stage == Stage::Open);
+        open.next().map(|(tag, _)| tag)
     }
 
     /// Whether every end of every connection is over.

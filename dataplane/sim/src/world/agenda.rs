@@ -1,10 +1,12 @@
 //! What is to happen at a time: connections, pauses, crashes.
 
-use pollux_worker::{Clock, OpenConn};
+use pollux_proto::link::Role;
+use pollux_worker::{Clock, ConnId, OpenConn};
 
 use super::World;
 use crate::book::lock;
 use crate::checker::stream::{Stage, Tag};
+use crate::net::End;
 use crate::options::{Ns, US};
 use crate::stack::NoStack;
 
@@ -13,25 +15,37 @@ use crate::stack::NoStack;
 pub(super) enum Action {
     /// A connection is wanted.
     Arrive,
-    /// One end of a reserved connection is opened.
+    /// One end of a reserved connection is opened (direct control).
     Open {
         stack: usize,
         life: u32,
         tag: Tag,
-        conn: pollux_worker::ConnId,
+        conn: ConnId,
         open: Box<OpenConn>,
     },
+    /// One end of a TCP connection is handed to control.
+    Begin {
+        stack: usize,
+        life: u32,
+        tag: Tag,
+        end: End,
+        role: Role,
+    },
+    /// A TCP connection is reset.
+    Reset { pipe: usize, tag: Tag },
     /// Control resets a connection.
-    Abort(Tag),
+    Abort(Tag, &'static str),
     /// A stack is not polled for a while.
     Pause,
     /// An adapter keeps completions to itself for a while.
     Withhold,
     /// A stack dies.
     Crash,
-    /// A stack that died comes back.
+    /// A stack comes to an orderly end.
+    Stop,
+    /// A stack that is gone comes back.
     Revive(usize),
-    /// One end of a link learns that the other is gone.
+    /// One end of a link learns that the other is gone (direct control).
     Tell { cable: usize, side: usize },
 }
 
@@ -39,13 +53,30 @@ impl Action {
     /// Whether a connection comes to life by it.
     pub(super) fn opens(&self) -> bool {
         match self {
-            Action::Open { .. } | Action::Arrive => true,
-            Action::Abort(_)
+            Action::Open { .. } | Action::Begin { .. } | Action::Arrive => true,
+            Action::Reset { .. }
+            | Action::Abort(..)
             | Action::Pause
             | Action::Withhold
             | Action::Crash
+            | Action::Stop
             | Action::Revive(_)
             | Action::Tell { .. } => false,
+        }
+    }
+
+    /// Whether it still happens when the time of faults is over.
+    pub(super) fn is_needed(&self) -> bool {
+        match self {
+            Action::Open { .. } | Action::Begin { .. } | Action::Tell { .. } => true,
+            Action::Arrive
+            | Action::Reset { .. }
+            | Action::Abort(..)
+            | Action::Pause
+            | Action::Withhold
+            | Action::Crash
+            | Action::Stop
+            | Action::Revive(_) => false,
         }
     }
 }
@@ -75,6 +106,7 @@ impl World {
         self.schedule_next(faults.pause_every, Action::Pause);
         self.schedule_next(faults.withhold_every, Action::Withhold);
         self.schedule_next(faults.crash_every, Action::Crash);
+        self.schedule_next(faults.stop_every, Action::Stop);
     }
 
     /// Does what is due.
@@ -92,7 +124,6 @@ impl World {
     }
 
     fn act(&mut self, action: Action) -> Result<(), NoStack> {
-        let faults = self.options.faults.clone();
         match action {
             Action::Arrive => return self.arrive(),
             Action::Open {
@@ -102,16 +133,40 @@ impl World {
                 conn,
                 open,
             } => self.open(stack, life, tag, (conn, open)),
-            Action::Abort(tag) => self.abort(tag),
+            Action::Begin {
+                stack,
+                life,
+                tag,
+                end,
+                role,
+            } => self.begin(stack, life, tag, (end, role)),
+            Action::Reset { pipe, tag } => self.reset_pipe(pipe, tag),
+            Action::Abort(tag, why) => self.abort(tag, why),
+            Action::Revive(index) => {
+                if self.stacks[index].is_none() {
+                    self.bear(index)?;
+                }
+            }
+            Action::Tell { cable, side } => self.tell(cable, side),
+            Action::Pause | Action::Withhold | Action::Crash | Action::Stop => {
+                self.befall(action);
+            }
+        }
+        Ok(())
+    }
+
+    /// Something befalls a stack, whichever.
+    fn befall(&mut self, action: Action) {
+        let index = self.numbers.below(self.stacks.len() as u64) as usize;
+        let faults = self.options.faults.clone();
+        let every = match action {
             Action::Pause => {
-                let index = self.any_stack();
                 let pause = self.numbers.between(1, faults.pause_max);
                 self.paused_until[index] = self.now() + pause;
                 lock(&self.book).fault("pause", index, || format!("for {pause} ns"));
-                self.schedule_next(faults.pause_every, Action::Pause);
+                faults.pause_every
             }
             Action::Withhold => {
-                let index = self.any_stack();
                 let until = self.now() + self.numbers.between(1, faults.withhold_max);
                 if let Some(stack) = &self.stacks[index] {
                     lock(&stack.adapter).withhold(until);
@@ -119,29 +174,33 @@ impl World {
                         format!("until {until} ns")
                     });
                 }
-                self.schedule_next(faults.withhold_every, Action::Withhold);
+                faults.withhold_every
             }
             Action::Crash => {
-                let index = self.any_stack();
                 if self.stacks[index].is_some() {
                     self.crash(index);
-                    let away = self.numbers.between(1, faults.crash_max);
-                    self.schedule(away, Action::Revive(index));
+                    self.revive_later(index);
                 }
-                self.schedule_next(faults.crash_every, Action::Crash);
+                faults.crash_every
             }
-            Action::Revive(index) => {
-                if self.stacks[index].is_none() {
-                    self.bear(index)?;
-                }
+            Action::Stop => {
+                self.stop(index);
+                faults.stop_every
             }
-            Action::Tell { cable, side } => self.tell(cable, side),
-        }
-        Ok(())
+            Action::Arrive
+            | Action::Open { .. }
+            | Action::Begin { .. }
+            | Action::Reset { .. }
+            | Action::Abort(..)
+            | Action::Revive(_)
+            | Action::Tell { .. } => 0,
+        };
+        self.schedule_next(every, action);
     }
 
-    fn any_stack(&mut self) -> usize {
-        self.numbers.below(self.stacks.len() as u64) as usize
+    pub(super) fn revive_later(&mut self, index: usize) {
+        let away = self.numbers.between(1, self.options.faults.crash_max);
+        self.schedule(away, Action::Revive(index));
     }
 
     /// A stack dies without a word: its device leaves the fabric first.
@@ -150,41 +209,53 @@ impl World {
             return;
         };
         let life = stack.life;
+        lock(&self.net).lose_stack(index);
         drop(stack);
-        let mut book = lock(&self.book);
-        book.fault("crash", index, || format!("of life {life}"));
-        book.progress += 1;
-        for (number, cable) in self.cables.iter().enumerate() {
-            if cable.is_of(index, life) {
-                book.break_cable(number, "a stack crashed");
-            }
-        }
-        let lives = self.cables.iter().map(|cable| cable.is_of(index, life));
-        let of_life: Vec<bool> = lives.collect();
-        for conn in &mut book.conns {
-            if !of_life[conn.cable] {
-                continue;
-            }
-            for end in &mut conn.ends {
-                if end.stack == index && matches!(end.stage, Stage::Coming | Stage::Open) {
-                    end.stage = Stage::Lost;
-                    end.sealed = true;
-                }
-            }
-        }
-        drop(book);
+        lock(&self.book).fault("crash", index, || format!("of life {life}"));
+        self.bury(index, life, "a stack crashed");
+    }
+
+    /// A stack is gone, one way or the other.
+    pub(super) fn bury(&mut self, index: usize, life: u32, why: &'static str) {
+        lock(&self.board).adapters[index] = None;
+        lock(&self.book).lose_stack(index, why);
         self.forget_ends_of(index, life);
     }
 
-    fn abort(&mut self, tag: Tag) {
+    /// A stack begins its orderly end.
+    fn stop(&mut self, index: usize) {
+        let now = self.now();
+        let Some(managed) = self.stacks[index]
+            .as_mut()
+            .and_then(|stack| stack.managed())
+        else {
+            return;
+        };
+        managed.stop(now);
+        let mut book = lock(&self.book);
+        book.excuse_stack(index, "a stack was stopped");
+        book.fault("stop", index, String::new);
+    }
+
+    fn abort(&mut self, tag: Tag, why: &'static str) {
         let stack = lock(&self.book).end(tag).stack;
         let is_open = lock(&self.book).end(tag).stage == Stage::Open;
         if let Some(stack) = self.stacks[stack].as_mut().filter(|_| is_open) {
             let mut book = lock(&self.book);
-            book.excuse(tag, "control aborted it");
-            book.fault("abort", stack.index, || format!("{tag:?}"));
+            book.excuse(tag, why);
+            book.fault("abort", stack.index, || format!("{tag:?}: {why}"));
             drop(book);
             stack.abort(tag);
         }
+    }
+
+    fn reset_pipe(&mut self, pipe: usize, tag: Tag) {
+        lock(&self.net).break_pipe(pipe);
+        let mut book = lock(&self.book);
+        book.excuse(tag, "its TCP connection was reset");
+        let stack = book.end(tag).stack;
+        book.fault("TCP reset", stack, || {
+            format!("connection {}", tag.number())
+        });
     }
 }

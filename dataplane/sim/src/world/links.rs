@@ -1,12 +1,14 @@
 //! Links between stacks and the connections on them, set up as a handshake would leave them.
 
+use pollux_worker::{Command, ConnId, OpenConn};
+
 use super::World;
 use super::agenda::Action;
 use crate::book::lock;
-use crate::checker::stream::{Honesty, Stage, Tag};
-use crate::options::{Ns, US};
+use crate::checker::stream::{Route, Stage, Tag};
+use crate::options::{Control, Ns, US};
 use crate::player::{Ending, Script};
-use crate::stack::{NoStack, Stack, counts_credits};
+use crate::stack::{Direct, NoStack, Stack};
 
 /// How one end of a link is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,19 +32,13 @@ pub(super) struct CableEnd {
     pub(super) state: EndState,
 }
 
-/// A link between two stacks.
+/// A link between two stacks; it has the same number in the book.
 #[derive(Clone, Debug)]
 pub(super) struct Cable {
     pub(super) ends: [CableEnd; 2],
 }
 
 impl Cable {
-    pub(super) fn is_of(&self, stack: usize, life: u32) -> bool {
-        self.ends
-            .iter()
-            .any(|end| end.stack == stack && end.life == life)
-    }
-
     pub(super) fn is(&self, state: EndState) -> bool {
         self.ends.iter().all(|end| end.state == state)
     }
@@ -70,7 +66,16 @@ impl World {
         let count = self.stacks.len() as u64;
         let first = self.numbers.below(count) as usize;
         let second = (first + 1 + self.numbers.below(count - 1) as usize) % count as usize;
-        let pair = [first.min(second), first.max(second)];
+        match self.options.control {
+            Control::Direct => self.arrive_directly([first.min(second), first.max(second)]),
+            Control::Managed => {
+                self.connect([first, second]);
+                Ok(())
+            }
+        }
+    }
+
+    fn arrive_directly(&mut self, pair: [usize; 2]) -> Result<(), NoStack> {
         self.make_cables(pair)?;
         let usable: Vec<usize> = (0..self.cables.len())
             .filter(|at| {
@@ -78,10 +83,19 @@ impl World {
                 cable.is_between(pair) && cable.is(EndState::Up)
             })
             .collect();
-        if usable.is_empty() || !self.reserve(usable) {
+        if usable.is_empty() || !self.reserve(&usable) {
             self.schedule(RETRY, Action::Arrive);
         }
         Ok(())
+    }
+
+    fn direct(&mut self, index: usize) -> Option<&mut Direct> {
+        self.stacks[index].as_mut()?.direct()
+    }
+
+    /// Direct control of a stack in that life, if it lives.
+    fn direct_in(&mut self, index: usize, life: u32) -> Option<&mut Direct> {
+        self.stack_in(index, life)?.direct()
     }
 
     /// Makes the links between two stacks that are missing.
@@ -99,33 +113,26 @@ impl World {
         let number = self.cables.len();
         let mut made = Vec::new();
         for (side, index) in pair.into_iter().enumerate() {
-            let Some(stack) = self.stacks[index].as_mut() else {
+            let life = self.lives[index];
+            let Some(direct) = self.direct(index) else {
                 break;
             };
-            let Some((link, qpn)) = stack.make_link(number, pair[1 - side])? else {
+            let Some((link, qpn)) = direct.make_link(number, pair[1 - side])? else {
                 break;
             };
-            made.push((stack.life, link, qpn));
+            made.push((life, link, qpn));
         }
         let [first, second] = made[..] else {
             // One is dead or has no link left: what was made goes.
-            if let (Some((_, link, _)), Some(stack)) = (made.first(), &mut self.stacks[pair[0]]) {
-                stack.unmake_link(*link);
+            if let (Some((_, link, _)), Some(direct)) = (made.first(), self.direct(pair[0])) {
+                direct.unmake_link(*link);
             }
             return Ok(());
         };
         let options = pair.map(|index| self.options.stacks[index].clone());
-        let honest = pair
-            .iter()
-            .all(|index| Some(*index) != self.options.faults.liar);
-        let counted = counts_credits(&options[0], &options[1]) && honest;
-        let adapters = pair.map(|index| self.stacks[index].as_ref().map(|s| s.adapter.clone()));
         for (side, (own, peer)) in [(first, second), (second, first)].into_iter().enumerate() {
-            if let (Some(stack), Some(other)) = (&mut self.stacks[pair[side]], &adapters[1 - side])
-            {
-                let of_peer = honest.then(|| (other.clone(), peer.2));
-                lock(&stack.adapter).name(own.2, (number, counted), of_peer);
-                stack.connect(own.1, peer.2, &options[1 - side])?;
+            if let Some(direct) = self.direct(pair[side]) {
+                direct.connect(own.1, peer.2, &options[1 - side])?;
             }
         }
         let end = |side: usize, (life, link, _): (u32, u16, u32)| CableEnd {
@@ -137,41 +144,32 @@ impl World {
         self.cables.push(Cable {
             ends: [end(0, first), end(1, second)],
         });
-        if !honest {
-            lock(&self.book).break_cable(number, "one of its ends lies");
-        }
-        self.note(&[number as u64], || {
-            format!("link {number} between stacks {pair:?}")
-        });
+        debug_assert_eq!(lock(&self.book).cables.len(), self.cables.len());
         Ok(())
     }
 
     /// Reserves a connection on one of the links; `false` if there is no place for it now.
-    fn reserve(&mut self, usable: Vec<usize>) -> bool {
-        let number = self.numbers.pick(&usable);
+    fn reserve(&mut self, usable: &[usize]) -> bool {
+        let number = self.numbers.pick(usable);
         let ends = self.cables[number].ends;
-        let has_place = |end: &super::links::CableEnd| {
-            let stack = self.stacks[end.stack].as_ref();
-            stack.is_some_and(|stack| stack.has_place())
-        };
-        if !ends.iter().all(has_place) {
-            return false;
+        for end in ends {
+            if !self
+                .direct(end.stack)
+                .is_some_and(|direct| direct.has_place())
+            {
+                return false;
+            }
         }
-        let liar = self.options.faults.liar;
-        let honesty = if ends.iter().any(|end| Some(end.stack) == liar) {
-            Honesty::Hostile
-        } else {
-            Honesty::Honest
-        };
         let stacks = ends.map(|end| end.stack);
-        let conn = lock(&self.book).add_conn(stacks, number, honesty);
+        let honesty = self.honesty(stacks);
+        let conn = lock(&self.book).add_conn(stacks, Route::Cable(number), honesty);
         let tags = [Tag::new(conn, 0), Tag::new(conn, 1)];
         let mut offers = Vec::new();
         for (end, tag) in ends.iter().zip(tags) {
             let script = self.script();
             lock(&self.scripts).insert(tag, script);
-            let stack = self.stacks[end.stack].as_mut();
-            offers.extend(stack.and_then(|stack| stack.reserve(tag, end.link)));
+            let direct = self.direct(end.stack);
+            offers.extend(direct.and_then(|direct| direct.reserve(tag, end.link)));
         }
         let [first, second] = offers[..] else {
             return false;
@@ -183,29 +181,34 @@ impl World {
         let slow = self.numbers.pick(&[1, 5 * US, 300 * US]);
         for (side, (own, peer)) in [(first, second), (second, first)].into_iter().enumerate() {
             let end = ends[side];
-            let Some(stack) = self.stacks[end.stack].as_ref() else {
+            let tag = tags[side];
+            let Some(direct) = self.direct(end.stack) else {
                 continue;
             };
-            let open = stack.conn(tags[side], &own, &peer);
             let action = Action::Open {
                 stack: end.stack,
                 life: end.life,
-                tag: tags[side],
+                tag,
                 conn: own.conn,
-                open,
+                open: direct.conn(tag, &own, &peer),
             };
             let after = self.numbers.below(slow);
             self.schedule(after, action);
         }
-        if self.numbers.chance(self.options.faults.abort_chance) {
-            let tag = self.numbers.pick(&tags);
-            let after = self.numbers.below(self.options.faults_until);
-            self.schedule(after, Action::Abort(tag));
-        }
+        self.maybe_abort(tags);
         true
     }
 
-    fn script(&mut self) -> Script {
+    /// Control may abort a connection at some time.
+    pub(super) fn maybe_abort(&mut self, tags: [Tag; 2]) {
+        if self.numbers.chance(self.options.faults.abort_chance) {
+            let tag = self.numbers.pick(&tags);
+            let after = self.numbers.below(self.options.faults_until);
+            self.schedule(after, Action::Abort(tag, "control aborted it"));
+        }
+    }
+
+    pub(super) fn script(&mut self) -> Script {
         let most = self.options.bytes_max;
         let total = match self.numbers.below(6) {
             0 => 0,
@@ -236,12 +239,16 @@ impl World {
         index: usize,
         life: u32,
         tag: Tag,
-        (conn, open): (pollux_worker::ConnId, Box<pollux_worker::OpenConn>),
+        (conn, open): (ConnId, Box<OpenConn>),
     ) {
-        let is_lost = lock(&self.book).end(tag.peer()).stage == Stage::Lost;
+        let (is_lost, peer) = {
+            let mut book = lock(&self.book);
+            let peer = book.end(tag.peer());
+            (peer.stage == Stage::Lost, peer.stack)
+        };
         let gives_up = is_lost && self.numbers.flip();
-        let peer = lock(&self.book).end(tag.peer()).stack;
-        if self.stacks[peer].as_ref().is_some_and(Stack::has_backlog) {
+        let waits = |direct: &mut Direct| direct.has_backlog();
+        if self.direct(peer).is_some_and(waits) {
             // The peer's reservation is not in its mailbox yet, so it has not announced its token.
             let (stack, after) = (index, US);
             let action = Action::Open {
@@ -253,16 +260,16 @@ impl World {
             };
             return self.schedule(after, action);
         }
-        let Some(stack) = self.stack_in(index, life) else {
+        let Some(direct) = self.direct_in(index, life) else {
             return;
         };
         if gives_up {
             // The handshake broke off.
-            stack.send(pollux_worker::Command::AbortConn(conn));
+            direct.send(Command::AbortConn(conn));
             lock(&self.book).end(tag).stage = Stage::Lost;
             return;
         }
-        stack.send(pollux_worker::Command::OpenConn { conn, open });
+        direct.send(Command::OpenConn { conn, open });
     }
 
     fn end_mut(&mut self, index: usize, cable: usize) -> Option<&mut CableEnd> {
@@ -284,7 +291,7 @@ impl World {
             end.state = EndState::Down;
         }
         let mut book = lock(&self.book);
-        if !book.broken_cables.contains_key(&cable) {
+        if book.cables[cable].broken.is_none() {
             book.object(|| format!("stack {index}: link {cable} failed without a cause"));
         }
     }
@@ -303,14 +310,25 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, cable: usize, side: usize) {
-        let end = self.cables[cable].ends[side];
-        if let Some(stack) = self.stack_in(end.stack, end.life) {
-            stack.release_link(end.link);
-        }
+        self.release(cable, side);
         let end = &mut self.cables[cable].ends[side];
         if end.state != EndState::Gone {
             end.state = EndState::Down;
         }
+    }
+
+    /// Takes one end of a link back.
+    pub(super) fn release(&mut self, cable: usize, side: usize) {
+        let end = self.cables[cable].ends[side];
+        if let Some(direct) = self.direct_in(end.stack, end.life) {
+            direct.release_link(end.link);
+        }
+    }
+
+    /// Links that are not gone, at all stacks.
+    pub(super) fn links_left(&mut self) -> usize {
+        let direct = self.stacks.iter_mut().flatten().filter_map(Stack::direct);
+        direct.map(|direct| direct.link_count()).sum()
     }
 
     /// A stack has died: so have its ends of links.
