@@ -26,6 +26,19 @@ impl Line {
         self.pieces.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
+    /// Takes so many bytes away.
+    fn take(&mut self, mut count: usize) {
+        while let Some((_, bytes)) = self.pieces.front_mut() {
+            let now = bytes.len().min(count);
+            bytes.drain(..now);
+            count -= now;
+            if !bytes.is_empty() {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+    }
+
     /// When the last piece arrives.
     fn last(&self) -> Ns {
         self.pieces.back().map_or(0, |(due, _)| *due)
@@ -189,25 +202,15 @@ impl Net {
                 .min(self.numbers.between(1, self.options.piece) as usize),
         };
         let line = &mut self.pipe(pipe)?.lines[1 - side];
+        let arrived = line.pieces.iter().take_while(|(due, _)| *due <= now);
+        let bytes = arrived.flat_map(|(_, bytes)| bytes.iter().copied());
         let mut count = 0;
-        while count < most {
-            let Some((due, bytes)) = line.pieces.front_mut().filter(|(due, _)| *due <= now) else {
-                break;
-            };
-            let _ = due;
-            let take = bytes.len().min(most - count);
-            for (place, byte) in into[count..count + take].iter_mut().zip(bytes.iter()) {
-                *place = *byte;
-            }
-            count += take;
-            match how {
-                // More of it may lie in the next piece, but a look need not see everything.
-                Read::Look => break,
-                Read::Take => drop(bytes.drain(..take)),
-            }
-            if bytes.is_empty() {
-                line.pieces.pop_front();
-            }
+        for (place, byte) in into[..most].iter_mut().zip(bytes) {
+            *place = byte;
+            count += 1;
+        }
+        if how == Read::Take {
+            line.take(count);
         }
         let is_at_end = line.pieces.is_empty() && line.ends_at.is_some_and(|due| due <= now);
         if count == 0 && !is_at_end {

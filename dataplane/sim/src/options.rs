@@ -179,7 +179,7 @@ impl Options {
         let net = NetOptions {
             delay_max: numbers.pick(&[0, 20 * US, MS, 20 * MS]),
             piece: numbers.pick(&[1, 7, 100, 4096]),
-            room: numbers.pick(&[1, 60, 4096]),
+            room: numbers.pick(&[4, 60, 4096]),
         };
         let conns = [1, 4, 12, 40][numbers.weighted(&[3, 5, 4, 1])];
         let bytes_max = [50, 600, 8_000, 60_000][numbers.weighted(&[3, 4, 4, 1])];

@@ -72,6 +72,13 @@ impl Book {
         }
     }
 
+    /// As [`Book::break_cable`], for all there are.
+    pub(crate) fn break_all(&mut self, why: &'static str) {
+        for number in 0..self.cables.len() {
+            self.break_cable(number, why);
+        }
+    }
+
     /// Why a new connection may fail, if its link, or any that it might use, is broken.
     pub(crate) fn trouble(&self, stacks: [usize; 2], route: Route) -> Option<&'static str> {
         match route {

@@ -71,9 +71,7 @@ impl World {
         self.note(&[], || "every connection has ended".to_owned());
         self.settle()?;
         self.count_credits();
-        for cable in 0..lock(&self.book).cables.len() {
-            lock(&self.book).break_cable(cable, "the world ends");
-        }
+        lock(&self.book).break_all("the world ends");
         match self.options.control {
             Control::Direct => self.take_links_back()?,
             Control::Managed => self.stop_all()?,
