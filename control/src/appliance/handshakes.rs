@@ -115,7 +115,7 @@ where
             Event::Failed { user, error } => {
                 let errno = match error {
                     Failure::Watch(_) => Errno::NOMEM,
-                    Failure::Handshake { .. } => Errno::CONNRESET,
+                    Failure::Handshake { .. } | Failure::Unread { .. } => Errno::CONNRESET,
                 };
                 self.tell_failed(user, errno, error.to_string());
             }

@@ -24,6 +24,12 @@ pub enum Failure {
         #[source]
         error: HandshakeError,
     },
+    /// The last message of the handshake did not leave in time, and the stream was shut down.
+    #[error("handshake with {peer} failed: it takes no more bytes of ours; the peer hangs")]
+    Unread {
+        /// The other end of the stream.
+        peer: SocketAddr,
+    },
 }
 
 /// News for the owner. Each handshake that was begun ends with one of [`Event::Opened`],

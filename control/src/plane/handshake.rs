@@ -1,7 +1,7 @@
 //! Handshakes: bytes between a stream and the state machines of `proto::clc`, and the answers to
 //! their questions.
 
-use super::state::{ConnRecord, GroupKey, Reserved, Tenant, Wanted};
+use super::state::{ConnRecord, GroupKey, LinkPhase, Reserved, Tenant, Wanted};
 use super::{Event, Failure, Interest, Plane, Service, Stream};
 use pollux_attach::slots::SlotRef;
 use pollux_proto::clc::{self, Agreed, Outcome, Output, Progress, Question, Reader};
@@ -41,6 +41,9 @@ pub(super) struct Handshake<S, U> {
     pub(super) machine: Machine,
     reader: Reader,
     unsent: Vec<u8>,
+    /// What the handshake has come to, while its last message still leaves: nobody else may use the
+    /// stream before.
+    parting: Option<Outcome>,
     /// What the client offered, at a server.
     pub(super) candidate: Option<clc::Candidate>,
     pub(super) reserved: Option<Reserved>,
@@ -115,6 +118,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             machine,
             reader: Reader::new(),
             unsent: Vec::new(),
+            parting: None,
             candidate: None,
             reserved: None,
             deadline: now.after(wait.saturating_mul(3)),
@@ -150,8 +154,16 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             }
         }
         self.flush_unsent(id);
+        if self.is_parting(id) {
+            return;
+        }
         self.read_messages(id);
         self.pump_handshake(id);
+    }
+
+    fn is_parting(&self, id: HandshakeId) -> bool {
+        let handshake = self.handshakes.get(&id);
+        handshake.is_some_and(|handshake| handshake.parting.is_some())
     }
 
     /// Reads what belongs to the handshake and never a byte more.
@@ -256,9 +268,17 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             match handshake.stream.send(&handshake.unsent) {
                 Ok(sent) if sent > 0 => drop(handshake.unsent.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A dead connection shows as an end or an error of the next read.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    // A dead connection shows as an end or an error of the next read.
+                    handshake.unsent.clear();
+                }
                 Ok(_) | Err(_) => break,
             }
+        }
+        if handshake.unsent.is_empty()
+            && let Some(outcome) = handshake.parting.take()
+        {
+            return self.end_handshake(id, outcome);
         }
         let interest = if handshake.unsent.is_empty() {
             Interest::Read
@@ -325,17 +345,25 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         self.pump_handshake(id);
     }
 
-    /// The link of a first contact does not work.
-    pub(super) fn link_has_failed(&mut self, id: HandshakeId, diagnosis: Diagnosis) {
+    /// The link of a first contact does not work; it had come as far as `phase`.
+    pub(super) fn link_has_failed(
+        &mut self,
+        id: HandshakeId,
+        phase: LinkPhase,
+        diagnosis: Diagnosis,
+    ) {
         let now = self.now;
-        match self
-            .handshakes
-            .get_mut(&id)
-            .map(|handshake| &mut handshake.machine)
-        {
-            Some(Machine::Client(client)) => client.handle_link_failed(now, diagnosis),
-            Some(Machine::Server(server)) => server.handle_link_failed(now, diagnosis),
-            Some(Machine::Peeking { .. }) | None => {}
+        let handshake = self.handshakes.get_mut(&id);
+        match (handshake.map(|handshake| &mut handshake.machine), phase) {
+            // The peer waits for our Confirm, and gets a Decline in its place.
+            (Some(Machine::Client(client)), LinkPhase::Made | LinkPhase::Adopting) => {
+                client.decline(diagnosis);
+            }
+            (Some(Machine::Client(client)), LinkPhase::Running | LinkPhase::Releasing) => {
+                client.handle_link_failed(now, diagnosis);
+            }
+            (Some(Machine::Server(server)), _) => server.handle_link_failed(now, diagnosis),
+            (Some(Machine::Peeking { .. }) | None, _) => {}
         }
         self.pump_handshake(id);
     }
@@ -370,10 +398,17 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Machine::Client(client) => client.handle_timeout(now),
             Machine::Server(server) => server.handle_timeout(now),
         }
-        if handshake.deadline <= now {
-            self.decline(id, Diagnosis::TIMEOUT_CL);
+        if handshake.deadline > now {
+            return self.pump_handshake(id);
         }
+        self.decline(id, Diagnosis::TIMEOUT_CL);
         self.pump_handshake(id);
+        if self.is_parting(id)
+            && let Some(handshake) = self.handshakes.remove(&id)
+        {
+            let peer = handshake.wanted.peer;
+            self.fail(id, handshake, Failure::Unread { peer });
+        }
     }
 
     /// A server's connection carries something else than SMC.
@@ -439,6 +474,9 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
     }
 
     fn end_handshake(&mut self, id: HandshakeId, outcome: Outcome) {
+        let Some(outcome) = self.part_first(id, outcome) else {
+            return;
+        };
         let Some(mut handshake) = self.handshakes.remove(&id) else {
             return;
         };
@@ -450,17 +488,41 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
                 self.fall_back(handshake, fallback, fallback.to_string());
             }
             Outcome::Failed(error) => {
-                let reserved = handshake.reserved.take();
-                self.give_up_reservation(id, reserved, Sync::InSync);
-                let Wanted { user, peer, .. } = handshake.wanted;
-                tracing::warn!(%peer, %error, "the handshake failed");
-                handshake.stream.unwatch();
-                // Bytes may be lost in the stream: nobody may go on with it.
-                handshake.stream.shutdown();
-                let error = Failure::Handshake { peer, error };
-                self.events.push_back(Event::Failed { user, error });
+                let peer = handshake.wanted.peer;
+                self.fail(id, handshake, Failure::Handshake { peer, error });
             }
         }
+    }
+
+    /// Ends a handshake of which nobody may use the stream any more: bytes may be lost in it.
+    fn fail(&mut self, id: HandshakeId, mut handshake: Handshake<S, U>, error: Failure) {
+        let reserved = handshake.reserved.take();
+        self.give_up_reservation(id, reserved, Sync::InSync);
+        tracing::warn!(%error, "a connection is lost");
+        handshake.stream.unwatch();
+        handshake.stream.shutdown();
+        let user = handshake.wanted.user;
+        self.events.push_back(Event::Failed { user, error });
+    }
+
+    /// While a message still has to leave, a handshake is kept and ends by itself later; what it had
+    /// reserved and does not need any more goes at once. Else the outcome comes back.
+    fn part_first(&mut self, id: HandshakeId, outcome: Outcome) -> Option<Outcome> {
+        let handshake = self.handshakes.get_mut(&id);
+        let Some(handshake) = handshake.filter(|handshake| !handshake.unsent.is_empty()) else {
+            return Some(outcome);
+        };
+        match outcome {
+            // The stream is shut down anyway.
+            Outcome::Failed(_) => return Some(outcome),
+            Outcome::Connected(_) => handshake.parting = Some(outcome),
+            Outcome::Fallback(fallback) => {
+                handshake.parting = Some(outcome);
+                let reserved = handshake.reserved.take();
+                self.give_up_reservation(id, reserved, fallback.sync);
+            }
+        }
+        None
     }
 
     fn connected(&mut self, handshake: Handshake<S, U>, agreed: Agreed) {

@@ -357,7 +357,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             LinkPhase::Releasing => {}
         }
         if let Some(first) = first {
-            self.link_has_failed(first, diagnosis);
+            self.link_has_failed(first, phase, diagnosis);
         }
         self.refuse_rkeys_of(key);
         for id in waiting {
@@ -416,9 +416,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Report::LinkFailed { link, status } => self.link_failed(worker, link, status),
             Report::LinkReleased { link, qp, .. } => {
                 drop(qp);
-                if let Some(group) = self.workers[worker].group_of_link(link) {
-                    self.forget_link(GroupKey { worker, group });
-                }
+                self.link_released(worker, link);
             }
             Report::Llc { link, message } => {
                 let now = self.now;
@@ -467,6 +465,24 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             }
             Report::Stopped => self.worker_stopped(worker),
         }
+    }
+
+    /// A link is back from its worker.
+    fn link_released(&mut self, worker: usize, link: LinkId) {
+        let state = &mut self.workers[worker];
+        let Some(group) = state.group_of_link(link) else {
+            return;
+        };
+        let key = GroupKey { worker, group };
+        if let Some(link) = state.links.get_mut(&group)
+            && link.phase != LinkPhase::Releasing
+        {
+            tracing::error!(%group, "the worker cannot take the queue pair of a link");
+            // As if it had never been moved.
+            link.phase = LinkPhase::Made;
+            return self.drop_group(key, Diagnosis::ERR_RDYLNK);
+        }
+        self.forget_link(key);
     }
 
     /// A worker has said its last word. It has given back all that it had; what it never took went

@@ -2,9 +2,11 @@
 //! wrong there.
 
 mod bed;
+mod faults;
 mod pipe;
 
-use self::bed::{Heard, Terms, World};
+use self::bed::{Heard, Home, Terms, World};
+use super::PoolId;
 use pollux_proto::link::Role;
 use pollux_wire::clc::Diagnosis;
 
@@ -138,5 +140,173 @@ fn a_plane_that_has_stopped_begins_no_handshake() {
     let heard = world.hosts[0].heard_of(1);
     assert_eq!(heard, [Heard::FellBack(1, Diagnosis::INTERR)]);
     assert_eq!(cable.in_flight(0), b"");
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_connection_that_ends_by_itself_while_it_is_aborted_gives_its_place_back_once() {
+    let mut world = World::new(Terms {
+        conns: 1,
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    world.seconds(2);
+    let conn = world.hosts[0].opened(1).expect("open");
+    // The worker has reported the end; control has not yet heard of it.
+    world.close(0, 1);
+    world.run_workers();
+    world.hosts[0].plane.abort(conn);
+    world.seconds(2);
+    assert_eq!(world.census(0).conn_places, 0, "{}", world.story());
+    world.check_a_new_connection_works(0, 2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn both_sides_hear_at_once_of_a_link_that_failed_whatever_they_waited_for() {
+    for blind in [0, 1] {
+        for steps in 0..40 {
+            let mut world = World::new(Terms::default());
+            world.connect(0, 1);
+            for _ in 0..steps {
+                world.step_or_jump();
+            }
+            world.lose_sight(blind);
+            // CLC's own patience is six seconds for each message.
+            world.seconds(4);
+            for host in [0, 1] {
+                let heard = world.hosts[host].heard_of(1);
+                assert!(!heard.is_empty(), "{blind}, {steps}: {}", world.story());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_pair_that_the_worker_cannot_take_ends_the_handshake() {
+    for host in [0, 1] {
+        let mut world = World::new(Terms::default());
+        world.make_queue_pairs_for_nobody(host);
+        world.connect(0, 1);
+        world.seconds(4);
+        for host in [0, 1] {
+            let heard = world.hosts[host].heard_of(1);
+            assert!(
+                matches!(heard[..], [Heard::FellBack(1, _)]),
+                "{}",
+                world.story()
+            );
+        }
+        world.check_nothing_is_left();
+    }
+}
+
+#[test]
+fn workers_of_one_host_have_links_of_their_own_to_each_worker_of_the_other() {
+    let mut world = World::new(Terms {
+        workers: 2,
+        ..Terms::default()
+    });
+    let mut user = 0;
+    // The second time all links are there.
+    for _ in 0..2 {
+        for (near, far) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            user += 1;
+            world.homes = [Home::of(near), Home::of(far)];
+            world.connect(0, user);
+        }
+        world.seconds(2);
+        assert_eq!(world.census(0).links, 4, "{}", world.story());
+    }
+    for user in 1..=8 {
+        let [near, far] = [0, 1].map(|host| world.hosts[host].opened(user).expect("open"));
+        let expected = [(0, 0), (0, 1), (1, 0), (1, 1)][(user as usize - 1) % 4];
+        assert_eq!((near.worker, far.worker), expected);
+        world.use_and_close(user);
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_pool_that_is_given_up_at_any_step_stays_until_no_peer_can_reach_it() {
+    const POOL: PoolId = PoolId::Added(1);
+    for (host, steps) in (0..100).map(|count| (count % 2, count / 2)) {
+        let mut world = World::new(Terms::default());
+        world.add_pool(host, POOL);
+        world.connect(0, 1);
+        for _ in 0..steps {
+            world.step_or_jump();
+        }
+        let now = world.now();
+        let plane = &mut world.hosts[host].plane;
+        plane.retire_pool(POOL);
+        // As when a program goes: first its handshakes, then its connections.
+        plane.cancel(now, |user| *user == 1);
+        world.homes[host] = Home::of(0);
+        let pool = |world: &World| world.hosts[host].plane.pool_slots(POOL);
+        if world.hosts[host].opened(1).is_some() {
+            assert_eq!(pool(&world), Some(1), "{host} {steps}: {}", world.story());
+        }
+        world.seconds(4);
+        for host in [0, 1] {
+            world.close(host, 1);
+        }
+        world.seconds(80);
+        world.check_a_new_connection_works(0, 2);
+        world.check_a_new_connection_works(1, 3);
+        world.check_nothing_is_left();
+        assert_eq!(pool(&world), None, "{host} {steps}: {}", world.story());
+    }
+}
+
+#[test]
+fn a_decline_that_leaves_in_single_bytes_arrives_whole_before_the_stream_goes_back() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    world.connect(0, 1).narrow();
+    world.seconds(1);
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(1);
+        assert!(
+            matches!(heard[..], [Heard::FellBack(1, _)]),
+            "{}",
+            world.story()
+        );
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_confirm_that_leaves_in_single_bytes_arrives_whole() {
+    let mut world = World::new(Terms::default());
+    world.check_a_new_connection_works(0, 1);
+    world.connect(0, 2).narrow();
+    world.seconds(2);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_decline_that_nobody_takes_is_given_up_with_the_stream() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    let cable = world.connect(0, 1);
+    // The client has sent its Proposal and hears nothing more.
+    while cable.in_flight(0).is_empty() {
+        world.step_or_jump();
+    }
+    world.freeze(0);
+    cable.narrow();
+    world.seconds(1);
+    assert_eq!(world.hosts[1].heard_of(1), [], "the Decline is on its way");
+    world.seconds(30);
+    assert_eq!(world.hosts[1].heard_of(1), [Heard::Failed(1)]);
+    world.thaw(0);
+    world.seconds(30);
+    world.check_each_was_told(0, 1);
     world.check_nothing_is_left();
 }

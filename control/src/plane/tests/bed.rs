@@ -4,9 +4,10 @@
 use super::pipe::{Cable, Pipe};
 use crate::config::InlineProbe;
 use crate::plane::{
-    Census, Config, ConnKey, Event, Plane, PoolId, Rings, Tenant, Wanted, WorkerSpec,
+    Census, Config, ConnKey, Event, Plane, PoolId, Rings, Sharing, Tenant, Wanted, WorkerSpec,
 };
 use arrayvec::ArrayVec;
+use pollux_attach::layout::{Layout, Shape};
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::event::EventSet;
 use pollux_proto::link::Role;
@@ -14,7 +15,8 @@ use pollux_proto::time::Instant;
 use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice, SoftGroup, SoftQp};
 use pollux_provider::{
     Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
-    Errno, GroupId, ModifyError, Mr, PollGroupSpec, QpSpec, RegisterError, RtrAttr, RtsAttr,
+    Errno, GroupId, ModifyError, Mr, PollGroup, PollGroupSpec, QpSpec, RegisterError, RtrAttr,
+    RtsAttr,
 };
 use pollux_ring::{Pages, Region, Wake};
 use pollux_wire::clc::{Diagnosis, VendorOptions};
@@ -55,6 +57,8 @@ pub(super) struct Frail {
     queue_pairs_left: Cell<usize>,
     /// Calls of `to_rtr` that still succeed.
     paths_left: Cell<usize>,
+    /// What queue pairs are made for in place of the worker.
+    strangers: RefCell<Option<SoftGroup>>,
 }
 
 /// Takes one of what is left, if there is any.
@@ -72,6 +76,7 @@ impl Frail {
             registrations_left: Cell::new(usize::MAX),
             queue_pairs_left: Cell::new(usize::MAX),
             paths_left: Cell::new(usize::MAX),
+            strangers: RefCell::default(),
         }
     }
 }
@@ -115,6 +120,8 @@ impl Device for Frail {
                 hint: "the test refuses it".to_string(),
             });
         }
+        let strangers = self.strangers.borrow();
+        let group = strangers.as_ref().map_or(group, SoftGroup::id);
         self.inner.create_qp(group, spec)
     }
 
@@ -218,7 +225,8 @@ type TestPlane = Plane<Frail, Talk, Pipe, u32>;
 /// A host.
 pub(super) struct Host {
     pub(super) plane: TestPlane,
-    pub(super) worker: Option<Worker<SoftGroup, Talk, Hand>>,
+    /// `None` once it has stopped.
+    pub(super) workers: Vec<Option<Worker<SoftGroup, Talk, Hand>>>,
     pub(super) heard: Vec<Heard>,
     /// A host that is frozen does nothing.
     frozen: bool,
@@ -227,6 +235,8 @@ pub(super) struct Host {
 /// What differs from one world to another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
+    /// Workers of each host.
+    pub(super) workers: usize,
     /// Connections of each worker's pool.
     pub(super) slots: u16,
     /// Links of each worker.
@@ -239,6 +249,7 @@ pub(super) struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         Terms {
+            workers: 1,
             slots: 4,
             links: 4,
             conns: 8,
@@ -268,11 +279,11 @@ pub(super) fn gid(host: usize) -> [u8; 16] {
     ]
 }
 
-fn local(host: usize, ueid: &str) -> Local {
+fn local((host, worker): (usize, usize), ueid: &str) -> Local {
     let mut ueids = ArrayVec::new();
     ueids.push(Ueid::new(ueid).expect("a legal name"));
     Local {
-        peer_id: PeerId([host as u8 + 1; 8]),
+        peer_id: PeerId([(16 * worker + host) as u8 + 1; 8]),
         gid: Gid(gid(host)),
         mac: Mac([2, 0, 0, 0, 0, host as u8]),
         mtu: MtuCode::B1024,
@@ -309,42 +320,47 @@ impl Host {
             drawn
         });
         let mut plane = Plane::new(Frail::new(device), config, random);
-        let spec = WorkerSpec {
-            limits: WorkerLimits {
-                conns: terms.conns,
-                links: terms.links,
-                sessions: 1,
-            },
-            wait: WaitSpec::default(),
-            cq_entries: 1024,
-            local: local(host, terms.ueids[host]),
-        };
         let news = Wake::new().expect("wake");
-        let worker = plane
-            .add_worker(spec, (Talk::default(), clock.clone()), &news)
-            .expect("worker");
+        let mut workers = Vec::new();
+        for worker in 0..terms.workers {
+            let spec = WorkerSpec {
+                limits: WorkerLimits {
+                    conns: terms.conns,
+                    links: terms.links,
+                    sessions: 1,
+                },
+                wait: WaitSpec::default(),
+                cq_entries: 1024,
+                local: local((host, worker), terms.ueids[host]),
+            };
+            let inside = (Talk::default(), clock.clone());
+            let worker = plane.add_worker(spec, inside, &news);
+            workers.push(Some(worker.expect("worker")));
+        }
         Host {
             plane,
-            worker: Some(worker),
+            workers,
             heard: Vec::new(),
             frozen: false,
         }
     }
 
     fn pass(&mut self) -> bool {
-        let Some(worker) = self.worker.as_mut() else {
-            return false;
-        };
-        match worker.pass() {
-            Progress::Busy => true,
-            Progress::Idle => false,
-            Progress::Stopped => {
-                if let Some(worker) = self.worker.take() {
-                    worker.finish();
+        let mut busy = false;
+        for place in &mut self.workers {
+            let progress = place.as_mut().map(Worker::pass);
+            match progress {
+                Some(Progress::Busy) => busy = true,
+                Some(Progress::Idle) | None => {}
+                Some(Progress::Stopped) => {
+                    busy = true;
+                    if let Some(worker) = place.take() {
+                        worker.finish();
+                    }
                 }
-                true
             }
         }
+        busy
     }
 
     fn take_news(&mut self, now: Instant) -> bool {
@@ -387,9 +403,26 @@ impl Host {
     }
 }
 
+/// Where a host's connections go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home {
+    pub(super) worker: usize,
+    pub(super) pool: PoolId,
+}
+
+impl Home {
+    /// A worker with its own pool.
+    pub(super) fn of(worker: usize) -> Self {
+        let pool = PoolId::Worker(worker);
+        Home { worker, pool }
+    }
+}
+
 /// Two hosts.
 pub(super) struct World {
     pub(super) hosts: [Host; 2],
+    /// Where the next connections of each host go.
+    pub(super) homes: [Home; 2],
     pub(super) cables: Vec<([usize; 2], Cable)>,
     clock: Hand,
     steps: usize,
@@ -405,6 +438,7 @@ impl World {
         let hosts = [0, 1].map(|host| Host::new(&fabric, &clock, host, &terms));
         World {
             hosts,
+            homes: [Home::of(0); 2],
             cables: Vec::new(),
             clock,
             steps: 0,
@@ -438,11 +472,12 @@ impl World {
     }
 
     fn begin(&mut self, host: usize, role: Role, user: u32, stream: Pipe) {
+        let Home { worker, pool } = self.homes[host];
         let wanted = Wanted {
             user,
             role,
-            worker: 0,
-            pool: PoolId::Worker(0),
+            worker,
+            pool,
             tenant: Tenant::App { tag: TAG },
             local: ([127, 0, 0, host as u8 + 1], 1000).into(),
             peer: ([127, 0, 0, 2 - host as u8], 1000).into(),
@@ -487,6 +522,11 @@ impl World {
         }
     }
 
+    /// Whether the last step surely changed nothing. News are taken without a word at times.
+    pub(super) fn was_vain(&self) -> bool {
+        self.vain_steps > 0 && !self.steps.is_multiple_of(3)
+    }
+
     /// One small step; when a turn and a half were in vain, the next timer's time comes.
     pub(super) fn step_or_jump(&mut self) {
         self.vain_steps = if self.step() { 0 } else { self.vain_steps + 1 };
@@ -496,6 +536,15 @@ impl World {
             self.clock
                 .0
                 .store(due.0.max(self.clock.now()), Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the workers talk to each other, and control know nothing of it.
+    pub(super) fn run_workers(&mut self) {
+        for _ in 0..100 {
+            for host in &mut self.hosts {
+                host.pass();
+            }
         }
     }
 
@@ -531,7 +580,7 @@ impl World {
 
     /// Lets time pass, for connections' own timers as well.
     pub(super) fn seconds(&mut self, seconds: u64) {
-        self.pass_time(Duration::from_secs(seconds), Duration::from_secs(3));
+        self.pass_time(Duration::from_secs(seconds), Duration::from_secs(10));
     }
 
     /// Lets more time pass than a group may idle.
@@ -569,11 +618,35 @@ impl World {
         self.hosts[host].plane.device().queue_pairs_left.set(left);
     }
 
+    /// From now on a host's queue pairs are made for another worker than the one that gets them.
+    pub(super) fn make_queue_pairs_for_nobody(&mut self, host: usize) {
+        let device = self.hosts[host].plane.device();
+        let wake = Wake::new().expect("wake");
+        let spec = PollGroupSpec {
+            cq_entries: 1024,
+            wake,
+        };
+        let group = device.inner.create_poll_group(&spec).expect("group");
+        device.strangers.replace(Some(group));
+    }
+
+    /// Gives a host a pool of its own making, for its next connections.
+    pub(super) fn add_pool(&mut self, host: usize, pool: PoolId) {
+        let shape = Shape::new(2, 16 << 10, 16 << 10).expect("a shape");
+        let layout = Layout::of(shape);
+        let segment = layout.create_segment("pollux-test").expect("memory");
+        let plane = &mut self.hosts[host].plane;
+        plane
+            .add_pool(pool, (segment, layout), Sharing::Worker)
+            .expect("a pool");
+        self.homes[host].pool = pool;
+    }
+
     /// A host dies without a word and another one takes its address.
     pub(super) fn crash(&mut self, host: usize) {
         // The cables end as their pipes are dropped; the device must be gone before its heir comes.
         let place = &mut self.hosts[host];
-        place.worker = None;
+        place.workers.clear();
         let spare = (Fabric::new(), Hand::default());
         *place = Host::new(&spare.0, &spare.1, host, &self.terms);
         *place = Host::new(&self.fabric, &self.clock, host, &self.terms);
@@ -597,7 +670,7 @@ impl World {
 
     /// Bytes that a host's application has read from a connection.
     pub(super) fn read(&self, host: usize, conn: ConnKey) -> usize {
-        let worker = self.hosts[host].worker.as_ref();
+        let worker = self.hosts[host].workers[conn.worker].as_ref();
         worker.map_or(0, |worker| {
             worker.app().read.get(&conn.conn).copied().unwrap_or(0)
         })
@@ -610,8 +683,9 @@ impl World {
             opened.unwrap_or_else(|| panic!("{user} is not open at {host}: {}", self.story()))
         });
         for host in [0, 1] {
-            let order = Say::Write(ConnId(ends[host].conn), 300);
-            self.hosts[host].plane.order(0, order);
+            let ConnKey { worker, conn } = ends[host];
+            let order = Say::Write(ConnId(conn), 300);
+            self.hosts[host].plane.order(worker, order);
         }
         self.settle();
         for host in [0, 1] {
@@ -634,7 +708,7 @@ impl World {
     pub(super) fn close(&mut self, host: usize, user: u32) {
         if let Some(conn) = self.hosts[host].opened(user) {
             let order = Say::Close(ConnId(conn.conn));
-            self.hosts[host].plane.order(0, order);
+            self.hosts[host].plane.order(conn.worker, order);
         }
     }
 
