@@ -8,8 +8,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pollux_control::config::InlineProbe;
 use pollux_control::plane::{
-    Census as Held, Config, ConnKey, Event, Failure, Plane, PoolId, Rings, Tenant, Wanted,
-    WorkerSpec,
+    Census as Held, Config, ConnKey, Event, Plane, PoolId, Rings, Tenant, Wanted, WorkerSpec,
 };
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::link::Role;
@@ -223,10 +222,7 @@ impl Managed {
                 Some(Word::Refused(user, text))
             }
             Event::Failed { user, error } => {
-                let text = match error {
-                    Failure::Handshake { error, .. } => error.to_string(),
-                    Failure::Watch(error) => error.to_string(),
-                };
+                let text = error.to_string();
                 self.note(&[2, user.0], || format!("{user:?} fails: {text}"));
                 Some(Word::Refused(user, text))
             }
