@@ -181,11 +181,15 @@ impl Conn {
     }
 
     /// Bytes that can be consumed now, contiguous in the ring from [`Conn::read_offset`] (and round
-    /// its end). They stay readable after the peer closed or reset.
+    /// its end). They stay readable after the peer closed or reset; after a close or abort of our own
+    /// there are none.
     #[inline]
     #[must_use]
     pub fn readable(&self) -> u32 {
-        self.rmbe.readable()
+        match self.app {
+            App::Open | App::HalfClosed => self.rmbe.readable(),
+            App::Closed => 0,
+        }
     }
 
     /// Bytes that can be prepared now, from [`Conn::write_offset`] (and round the end); 0 once the

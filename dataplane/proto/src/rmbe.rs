@@ -189,7 +189,10 @@ impl Rmbe {
         if self.unannounced() <= u64::from(self.watermark) {
             return Update::CanWait;
         }
-        let window = u64::from(self.size) - (self.produced.total - self.announced);
+        // A peer that uses room it has not been told of is no danger, it only overwrites what was read;
+        // its window is closed then.
+        let used = self.produced.total - self.announced;
+        let window = u64::from(self.size).saturating_sub(used);
         match peer {
             Peer::Blocked => Update::Due,
             Peer::Flowing if window <= u64::from(self.size / 2) => Update::Due,
@@ -310,6 +313,16 @@ mod tests {
             ring.announce();
             assert_eq!(ring.update(Peer::Blocked), Update::CanWait, "{size}");
         }
+    }
+
+    #[test]
+    fn a_peer_that_uses_room_it_was_not_told_of_has_a_closed_window() {
+        let mut ring = Rmbe::new(8);
+        assert_eq!(ring.receive(Cursor::new(0, 5)), Arrival::Bytes(5));
+        ring.consume(5);
+        assert_eq!(ring.receive(Cursor::new(1, 5)), Arrival::Bytes(8));
+        assert_eq!(ring.update(Peer::Flowing), Update::Due);
+        assert_eq!(ring.update(Peer::Blocked), Update::Due);
     }
 
     #[test]

@@ -66,6 +66,18 @@ fn a_half_close_gets_its_answer_after_the_end_in_both_directions() {
 }
 
 #[test]
+fn after_an_end_of_our_own_nothing_is_readable_though_bytes_lie_there() {
+    for end in [Conn::close, Conn::abort] {
+        let mut pair = pair(64);
+        pair.write(Side::Left, 10);
+        pair.settle();
+        assert_eq!(pair.conn(Side::Right).readable(), 10);
+        pair.wish(Side::Right, end);
+        assert_eq!(pair.conn(Side::Right).readable(), 0);
+    }
+}
+
+#[test]
 fn the_close_flag_rides_on_the_last_data() {
     let mut pair = pair(64);
     pair.write(Side::Left, 10);

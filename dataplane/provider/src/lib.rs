@@ -40,9 +40,11 @@
 //! No driver asks for the time on the fast path. [`PollGroup::reap`] gets `now`, in nanoseconds of any
 //! monotonic clock; the software driver measures RNR timers with it.
 //!
-//! The embedded driver is in [`soft`]; start reading there with its module text.
+//! The embedded driver is in [`soft`]; start reading there with its module text. What wants to stand between
+//! a worker and its driver is a [`Layer`].
 
 pub mod error;
+mod layer;
 pub mod soft;
 mod timer;
 mod types;
@@ -54,6 +56,7 @@ pub use crate::error::{
     AdoptError, AdoptRefusal, CreateGroupError, CreateQpError, FlushError, GidHex, ModifyError,
     PostError, RegisterError,
 };
+pub use crate::layer::{Layer, Layered};
 pub use crate::timer::rnr_timer_ns;
 pub use crate::types::{
     Access, Armed, Completion, DeviceEvent, DeviceIdentity, DeviceLimits, GroupId, Lkey, Payload,

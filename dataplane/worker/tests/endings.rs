@@ -111,6 +111,27 @@ fn a_link_that_is_released_with_open_connections_resets_them() {
 }
 
 #[test]
+fn an_order_to_abort_that_meets_the_end_of_its_connection_frees_the_place_only_once() {
+    let (mut nodes, clock) = both(1);
+    connect(&mut nodes, 0, [TAG_PING, TAG_ECHO]);
+    steps(&mut nodes, &clock, 10);
+    nodes[1].send(Command::AbortConn(ConnId(0)));
+    steps(&mut nodes, &clock, 100);
+    // Control has not looked at the news yet.
+    nodes[0].send(Command::AbortConn(ConnId(0)));
+    steps(&mut nodes, &clock, 100);
+    let ended = [Heard::Closed(0, ConnOutcome::Reset, PeerDone::Yes)];
+    assert_eq!(hear(&mut nodes[0]), ended);
+    // A reservation is given up once as well.
+    nodes[0].reserve(0);
+    nodes[0].send(Command::AbortConn(ConnId(0)));
+    nodes[0].send(Command::AbortConn(ConnId(0)));
+    steps(&mut nodes, &clock, 10);
+    let given_up = [Heard::Closed(0, ConnOutcome::Reset, PeerDone::No)];
+    assert_eq!(hear(&mut nodes[0]), given_up);
+}
+
+#[test]
 fn a_connection_whose_peer_never_answers_its_end_is_guarded_by_a_timer() {
     let (mut nodes, clock) = both(1);
     connect(&mut nodes, 0, [TAG_PING, TAG_ECHO]);

@@ -12,11 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pollux_provider::soft::{SoftGroup, SoftQp};
-use pollux_provider::{
-    AdoptError, Armed, Completion, FlushError, GroupId, Payload, PollGroup, PostError, QpCaps,
-    QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WrId,
-};
+use pollux_provider::soft::SoftGroup;
+use pollux_provider::{Armed, Completion, Layer, Layered, PollGroup, Sleep};
 use pollux_worker::{Clock, Tsc};
 
 use super::Numbers;
@@ -82,9 +79,11 @@ impl Schedule {
     }
 }
 
-/// The group.
+/// The adapter over the driver.
+pub(super) type AdapterGroup = Layered<SoftGroup, Adapter>;
+
+/// What goes on while the worker does not poll.
 pub(super) struct Adapter {
-    driver: SoftGroup,
     clock: Tsc,
     queue: VecDeque<Completion>,
     batch: Box<[Completion]>,
@@ -93,36 +92,36 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    pub(super) fn new(
+    pub(super) fn over(
         driver: SoftGroup,
         clock: Tsc,
         schedule: Option<Schedule>,
         when_idle: WhenIdle,
-    ) -> Adapter {
-        Adapter {
-            driver,
+    ) -> AdapterGroup {
+        let adapter = Adapter {
             clock,
             queue: VecDeque::with_capacity(QUEUE_ENTRIES),
             batch: vec![Completion::EMPTY; BATCH].into_boxed_slice(),
             schedule,
             when_idle,
-        }
+        };
+        Layered::new(driver, adapter)
     }
 
     /// Executes what has come, as far as there are receives and places in the queue.
-    fn execute(&mut self, now: u64) {
+    fn execute(&mut self, driver: &mut SoftGroup, now: u64) {
         if self.queue.len() + BATCH <= QUEUE_ENTRIES {
-            let count = self.driver.reap(now, &mut self.batch);
+            let count = driver.reap(now, &mut self.batch);
             self.queue.extend(&self.batch[..count]);
         }
     }
 
     /// The worker does nothing for a while; the adapter goes on.
     #[cold]
-    fn pause(&mut self, begun: u64, until: u64) -> u64 {
+    fn pause(&mut self, driver: &mut SoftGroup, begun: u64, until: u64) -> u64 {
         let mut now = begun;
         while now < until {
-            self.execute(now);
+            self.execute(driver, now);
             idle(self.when_idle);
             now = self.clock.now();
         }
@@ -133,74 +132,11 @@ impl Adapter {
     }
 }
 
-impl PollGroup for Adapter {
-    type Qp = SoftQp;
-
-    fn id(&self) -> GroupId {
-        self.driver.id()
-    }
-
-    fn adopt(&mut self, qp: SoftQp) -> Result<QpIndex, AdoptError<SoftQp>> {
-        self.driver.adopt(qp)
-    }
-
-    fn release(&mut self, qp: QpIndex) -> Option<SoftQp> {
-        self.driver.release(qp)
-    }
-
-    fn caps(&self, qp: QpIndex) -> QpCaps {
-        self.driver.caps(qp)
-    }
-
-    fn state(&self, qp: QpIndex) -> QpState {
-        self.driver.state(qp)
-    }
-
-    fn post_write(
-        &mut self,
-        qp: QpIndex,
-        wr: WrId,
-        payload: Payload<'_>,
-        to: RemoteSpan,
-        signal: Signal,
-    ) -> Result<(), PostError> {
-        self.driver.post_write(qp, wr, payload, to, signal)
-    }
-
-    fn post_write_imm(
-        &mut self,
-        qp: QpIndex,
-        wr: WrId,
-        payload: Payload<'_>,
-        to: RemoteSpan,
-        imm: u32,
-        signal: Signal,
-    ) -> Result<(), PostError> {
-        self.driver.post_write_imm(qp, wr, payload, to, imm, signal)
-    }
-
-    fn post_send(
-        &mut self,
-        qp: QpIndex,
-        wr: WrId,
-        payload: Payload<'_>,
-        signal: Signal,
-    ) -> Result<(), PostError> {
-        self.driver.post_send(qp, wr, payload, signal)
-    }
-
-    fn post_recv(&mut self, qp: QpIndex, wr: WrId, into: Sge) -> Result<(), PostError> {
-        self.driver.post_recv(qp, wr, into)
-    }
-
-    fn flush(&mut self, qp: QpIndex) -> Result<(), FlushError> {
-        self.driver.flush(qp)
-    }
-
-    fn reap(&mut self, now: u64, into: &mut [Completion]) -> usize {
+impl Layer<SoftGroup> for Adapter {
+    fn reap(&mut self, driver: &mut SoftGroup, now: u64, into: &mut [Completion]) -> usize {
         let until = self.schedule.as_mut().and_then(|next| next.until(now));
-        let now = until.map_or(now, |until| self.pause(now, until));
-        self.execute(now);
+        let now = until.map_or(now, |until| self.pause(driver, now, until));
+        self.execute(driver, now);
         let count = into.len().min(self.queue.len());
         for (place, completion) in into.iter_mut().zip(self.queue.drain(..count)) {
             *place = completion;
@@ -208,20 +144,12 @@ impl PollGroup for Adapter {
         count
     }
 
-    fn arm(&mut self, sleep: Sleep) -> Armed {
+    fn arm(&mut self, driver: &mut SoftGroup, sleep: Sleep) -> Armed {
         if self.queue.is_empty() {
-            self.driver.arm(sleep)
+            driver.arm(sleep)
         } else {
             Armed::Pending
         }
-    }
-
-    fn disarm(&mut self) {
-        self.driver.disarm();
-    }
-
-    fn stats(&self, qp: QpIndex) -> QpStats {
-        self.driver.stats(qp)
     }
 }
 

@@ -14,7 +14,7 @@ use pollux_worker::{
     Command, CreditFigures, FlowControl, LinkFigures, LlcBytes, Progress, Report, Snapshot, Tsc,
 };
 
-use super::adapter::{Adapter, Paused, Schedule};
+use super::adapter::{Adapter, AdapterGroup, Paused, Schedule};
 use super::apps::{Client, Server, Side, Start, Word};
 use super::report::{Batch, RnrNaks};
 use super::{IncastPlan, Mode, UNDER_WAY_LINUX};
@@ -33,7 +33,7 @@ const PASSES_PER_LOOK: u64 = 1 << 14;
 /// Passes until a snapshot must have come.
 const SNAPSHOT_PASSES: u32 = 10_000;
 
-type Node = pair::Node<Adapter, Side, Tsc>;
+type Node = pair::Node<AdapterGroup, Side, Tsc>;
 
 /// What a thread does when there is nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(super) fn batch(
         clock: clock.clone(),
         group: {
             let clock = clock.clone();
-            Box::new(move |driver| Adapter::new(driver, clock, schedule, when_idle))
+            Box::new(move |driver| Adapter::over(driver, clock, schedule, when_idle))
         },
     };
     let client = Client::new(conns, plan.bytes, plan.limit);

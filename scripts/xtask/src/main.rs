@@ -77,6 +77,12 @@ enum Command {
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
+    /// Simulated worlds: those of one seed, or a swarm (arguments as of pollux-sim)
+    Sim {
+        /// Arguments of pollux-sim, for instance a seed, or --worlds 1000000
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -135,6 +141,10 @@ fn run(command: &Command) -> Result<()> {
                 ("POLLUX_SEED", seed.to_string()),
             ],
         ),
+        Command::Sim { arguments } => {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            steps::swarm(&root, &arguments)
+        }
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
     }

@@ -74,6 +74,12 @@ const STEPS: &[Step] = &[
         run: end_to_end,
     },
     Step {
+        name: "sim",
+        about: "20,000 simulated worlds",
+        part: Part::Test,
+        run: sim,
+    },
+    Step {
         name: "doctests",
         about: "examples in the documentation",
         part: Part::Test,
@@ -285,6 +291,33 @@ fn end_to_end_one(folder: &Path, test: &EndToEnd) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// A swarm of simulated worlds, which counts as one test. Built with its own profile: as fast as a
+/// release and with every assertion on.
+fn sim(run: &mut Run) -> Result<()> {
+    let verdict = swarm(&run.root, &["--worlds", "20000"]);
+    match &verdict {
+        Ok(()) => run.tally.passed += 1,
+        Err(_) => run.tally.failed += 1,
+    }
+    verdict
+}
+
+/// Runs the simulator with these arguments.
+pub(crate) fn swarm(root: &Path, arguments: &[&str]) -> Result<()> {
+    let mut line = vec![
+        "run",
+        "--quiet",
+        "--locked",
+        "--profile",
+        "sim",
+        "--package",
+        "pollux-sim",
+        "--",
+    ];
+    line.extend(arguments);
+    process::run(root, &cargo(), &line)
 }
 
 fn docs(run: &mut Run) -> Result<()> {

@@ -12,14 +12,14 @@ use pollux_ring::hint::fence_before_sleep_check;
 use super::barrier::{self, Fence};
 use super::line_format::Verb;
 use super::port::Wants;
-use super::qp::{Core, SoftQp};
+use super::qp::{Core, SoftQp, Told};
 use super::qp_send::{PeerRing, Work};
 use super::qp_target::Arrivals;
 use super::shared::{MrEntry, Shared};
 use super::table::View;
 use crate::{
     AdoptError, AdoptRefusal, Armed, Completion, FlushError, GroupId, Payload, PollGroup,
-    PostError, QpCaps, QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WrId,
+    PostError, QpCaps, QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WcStatus, WrId,
 };
 
 /// Queue pairs of one group: as many as there are indices.
@@ -172,6 +172,17 @@ impl SoftGroup {
                 take_reader(poll, core);
                 poll.attention = core.needs_attention();
             }
+        }
+    }
+
+    /// Moves a queue pair into the error state, as an adapter does whose port fails: its oldest request that
+    /// was not executed reports `status`, or a receive is flushed if there is none. How the error
+    /// paths of callers are tried; unknown indices are ignored.
+    pub fn fail(&mut self, qp: QpIndex, status: WcStatus) {
+        let at = usize::from(qp.0);
+        if let (Some(poll), Some(Some(core))) = (self.polls.get_mut(at), self.cores.get_mut(at)) {
+            core.fail(Some(status), Told::No);
+            poll.attention = core.needs_attention();
         }
     }
 

@@ -238,6 +238,26 @@ impl<A: App, C: Clock> Node<A, C> {
 
     /// Opens connection `conn` with the ring pair of the same number towards `peer`.
     pub(crate) fn open(&mut self, conn: u16, peer: (pollux_provider::Rkey, u64), owner: Owner) {
+        self.reserve(conn);
+        self.open_reserved(conn, peer, owner);
+    }
+
+    /// Keeps the place of connection `conn`.
+    pub(crate) fn reserve(&mut self, conn: u16) {
+        self.send(Command::ReserveConn {
+            conn: ConnId(conn),
+            link: LinkId(0),
+            token: alert_token(ConnId(conn), 1),
+        });
+    }
+
+    /// Opens a connection whose place is kept.
+    pub(crate) fn open_reserved(
+        &mut self,
+        conn: u16,
+        peer: (pollux_provider::Rkey, u64),
+        owner: Owner,
+    ) {
         let span = |ring: usize| BufferSpan {
             region: self.rings.clone(),
             offset: (self.ring_mrs[ring].addr() - self.rings.addr()) as usize,
@@ -258,11 +278,6 @@ impl<A: App, C: Clock> Node<A, C> {
             rmbe: span(usize::from(conn) * 2 + 1),
             owner,
         };
-        self.send(Command::ReserveConn {
-            conn: ConnId(conn),
-            link: LinkId(0),
-            token,
-        });
         self.send(Command::OpenConn {
             conn: ConnId(conn),
             open: Box::new(OpenConn::new(&spec)),
@@ -292,6 +307,7 @@ pub(crate) fn pair<A: App, C: Clock + Clone>(
 }
 
 /// Opens connection 0 at both nodes: an application with `tags`.
+#[allow(dead_code, reason = "not every test opens both ends at once")]
 pub(crate) fn connect<A: App, C: Clock>([a, b]: &mut [Node<A, C>; 2], conn: u16, tags: [u64; 2]) {
     let (rmb_a, rmb_b) = (a.rmb(conn), b.rmb(conn));
     a.open(conn, rmb_b, Owner::App(tags[0]));

@@ -45,6 +45,18 @@ const LAYERS: &[(&str, &[&str])] = &[
             "pollux-control",
         ],
     ),
+    (
+        "pollux-sim",
+        &[
+            "pollux-wire",
+            "pollux-proto",
+            "pollux-ring",
+            "pollux-provider",
+            "pollux-attach",
+            "pollux-worker",
+            "pollux-control",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

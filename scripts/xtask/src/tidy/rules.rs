@@ -27,7 +27,8 @@ const WRAPPING_PLACES: &[&str] = &[
     "control/src/plane/places.rs",
     "dataplane/attach/src/slots.rs",
     "dataplane/provider/src/soft/table.rs",
-    // Hashes.
+    // Hashes, and numbers made of them.
+    "dataplane/sim/src/numbers.rs",
     "control/src/config/paths.rs",
     "dataplane/provider/src/soft/mod.rs",
 ];
