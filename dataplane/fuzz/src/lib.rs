@@ -1,0 +1,50 @@
+//! Fuzz targets: what strangers can hand to Pollux, and what must hold whatever they do.
+//!
+//! A [`Target`] is a function over bytes that panics when something does not hold. libFuzzer looks for
+//! such bytes (`cargo xtask fuzz`), and every build replays those in `corpus` and `regressions`
+//! (`tests/replay.rs`). Parsers take the bytes as they are; state machines read them as a list of
+//! operations, through [`Input`].
+//!
+//! README.md says how to run, reproduce, and add one.
+#![forbid(unsafe_code)]
+
+mod input;
+mod wire;
+
+pub use input::Input;
+
+/// One thing that is fuzzed.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// What the command line and the folders of its inputs call it.
+    pub name: &'static str,
+    /// Longest input that is tried, in bytes.
+    pub input_bytes_max: usize,
+    /// Tries one input. Panics if something does not hold.
+    pub run: fn(&[u8]),
+}
+
+/// Every target, in the order of the layers from the bottom up.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "wire-clc",
+        input_bytes_max: 1100,
+        run: wire::clc,
+    },
+    Target {
+        name: "wire-llc",
+        input_bytes_max: 300,
+        run: wire::llc,
+    },
+    Target {
+        name: "wire-cdc",
+        input_bytes_max: 80,
+        run: wire::cdc,
+    },
+];
+
+/// The target of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

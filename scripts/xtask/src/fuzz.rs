@@ -1,0 +1,311 @@
+//! Fuzz runs: builds the targets with coverage counters and lets libFuzzer choose inputs for them.
+//!
+//! The targets are in `dataplane/fuzz`, whose README says more. What a run finds goes below the target
+//! directory: inputs that reached something new into `fuzz/corpus`, those that failed into
+//! `fuzz/failures`, what libFuzzer said into `fuzz/logs`.
+
+mod outcome;
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::metadata::Metadata;
+use crate::process::{cargo, find};
+pub(crate) use outcome::Outcome;
+
+/// The package, below the root.
+const PACKAGE: &str = "dataplane/fuzz";
+/// The compiler that libFuzzer is built with, and the Debian package that brings it.
+const COMPILER: (&str, &str) = ("c++", "g++");
+/// How long one input may take, in seconds; all but the largest take less than a millisecond.
+const INPUT_SECONDS_MAX: u32 = 30;
+/// Most memory that a run may use, in MiB; a target that needs more holds what a stranger sent.
+const MEMORY_MIB_MAX: u32 = 1024;
+/// Largest number of files that a target's part of the corpus may have.
+const CORPUS_FILES_MAX: usize = 300;
+
+/// When a run of one target ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// After this number of executions.
+    Runs(u64),
+    /// After this time.
+    Time(Duration),
+}
+
+/// How the targets are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As `cargo build` does, on top of what it has built already: seconds to build, slow to run.
+    Quick,
+    /// Optimised, with all assertions.
+    Fast,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Names of targets; none means all.
+    pub targets: Vec<String>,
+    /// When each ends.
+    pub limit: Limit,
+    /// How many run at a time.
+    pub jobs: usize,
+    /// Where the choices of libFuzzer start; `None` leaves that to it.
+    pub seed: Option<u32>,
+    /// How they are built.
+    pub build: Build,
+}
+
+/// The program and the folders of one build.
+struct Bench {
+    program: PathBuf,
+    package: PathBuf,
+    output: PathBuf,
+}
+
+/// Whether this machine can build libFuzzer; why not, otherwise.
+pub(crate) fn missing() -> Option<String> {
+    let (compiler, package) = COMPILER;
+    find(compiler).is_none().then(|| {
+        format!("fuzzing: no {compiler} to build libFuzzer with (Debian package {package})")
+    })
+}
+
+/// Runs the planned targets; an error if one of them failed.
+pub(crate) fn run(root: &Path, plan: &Plan) -> Result<Vec<Outcome>> {
+    let bench = Bench::build(root, plan.build)?;
+    let targets = bench.targets(&plan.targets)?;
+    let waiting = Mutex::new(VecDeque::from(targets));
+    let done = Mutex::new(Vec::new());
+    println!("  {}", Outcome::HEAD);
+    thread::scope(|scope| {
+        for _ in 0..plan.jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(target) = locked(&waiting).pop_front() {
+                    let outcome = bench.fuzz(&target, plan);
+                    if let Ok(outcome) = &outcome {
+                        println!("  {outcome}");
+                    }
+                    locked(&done).push(outcome);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let outcomes = done.into_iter().collect::<Result<Vec<_>>>()?;
+    let failed: Vec<_> = outcomes.iter().filter(|o| o.failure.is_some()).collect();
+    for outcome in &failed {
+        print!("{}", outcome.report());
+    }
+    ensure!(
+        failed.is_empty(),
+        "{} of {} targets failed",
+        failed.len(),
+        outcomes.len()
+    );
+    Ok(outcomes)
+}
+
+/// Runs inputs again, each once, and shows what libFuzzer and the target say.
+pub(crate) fn replay(root: &Path, target: &str, inputs: &[PathBuf]) -> Result<()> {
+    let bench = Bench::build(root, Build::Fast)?;
+    bench.targets(&[target.to_owned()])?;
+    let status = bench
+        .command(target, &inputs.iter().map(OsString::from).collect::<Vec<_>>())
+        .env("RUST_BACKTRACE", "1")
+        .status()
+        .with_context(|| format!("cannot start {}", bench.program.display()))?;
+    ensure!(status.success(), "{target} failed: {status}");
+    Ok(())
+}
+
+/// Makes the corpus of the repository anew from all that was found: the smallest set of inputs that
+/// reaches everything which they reach together.
+pub(crate) fn minimise(root: &Path, targets: &[String]) -> Result<()> {
+    let bench = Bench::build(root, Build::Fast)?;
+    for target in bench.targets(targets)? {
+        let kept = bench.package.join("corpus").join(&target);
+        let merged = bench.output.join("merged").join(&target);
+        if merged.exists() {
+            fs::remove_dir_all(&merged)?;
+        }
+        fs::create_dir_all(&merged)?;
+        let found = bench.output.join("corpus").join(&target);
+        fs::create_dir_all(&found)?;
+        // What counts is which places are reached, not how often: that would keep thousands.
+        let mut arguments: Vec<OsString> =
+            ["-set_cover_merge=1", "-use_counters=0"].map(OsString::from).to_vec();
+        arguments.extend([&merged, &kept, &found].map(OsString::from));
+        let log = bench.log(&format!("{target}.merge"))?;
+        let status = bench
+            .command(&target, &arguments)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .status()
+            .with_context(|| format!("cannot start {}", bench.program.display()))?;
+        ensure!(status.success(), "the corpus of {target} cannot be merged: {status}");
+        let files = files(&merged)?;
+        let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+        println!("  {target:<16} {:>5} files {bytes:>8} bytes", files.len());
+        ensure!(
+            files.len() <= CORPUS_FILES_MAX,
+            "{target} needs {} files, more than {CORPUS_FILES_MAX}: make its inputs shorter",
+            files.len()
+        );
+        fs::remove_dir_all(&kept)?;
+        fs::create_dir_all(&kept)?;
+        for (path, _) in files {
+            let name = path.file_name().context("a file without a name")?;
+            fs::copy(&path, kept.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+impl Bench {
+    /// Builds the program.
+    fn build(root: &Path, build: Build) -> Result<Bench> {
+        if let Some(reason) = missing() {
+            bail!("{reason}");
+        }
+        let (profile, folder) = match build {
+            Build::Quick => ("dev", "debug"),
+            Build::Fast => ("fuzz", "fuzz"),
+        };
+        let arguments = [
+            "build",
+            "--locked",
+            "--workspace",
+            "--features",
+            "pollux-fuzz/libfuzzer",
+            "--bin",
+            "pollux-fuzz",
+            "--profile",
+            profile,
+        ];
+        println!("  $ cargo {} (instrumented)", arguments.join(" "));
+        let status = Command::new(cargo())
+            .current_dir(root)
+            .args(arguments)
+            .env("RUSTC_WORKSPACE_WRAPPER", root.join("scripts/instrument.sh"))
+            .stdin(Stdio::null())
+            .status()
+            .context("cannot start cargo")?;
+        ensure!(status.success(), "the targets do not build: {status}");
+        let target_directory = Metadata::read(root)?.target_directory;
+        Ok(Bench {
+            program: target_directory.join(folder).join("pollux-fuzz"),
+            package: root.join(PACKAGE),
+            output: target_directory.join("fuzzing"),
+        })
+    }
+
+    /// The names asked for, or all: each has a folder in the corpus.
+    fn targets(&self, asked: &[String]) -> Result<Vec<String>> {
+        let corpus = self.package.join("corpus");
+        let mut known = Vec::new();
+        for entry in fs::read_dir(&corpus)
+            .with_context(|| format!("cannot list {}", corpus.display()))?
+        {
+            known.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        known.sort();
+        for name in asked {
+            if !known.contains(name) {
+                bail!("no target is named `{name}`; there are {}", known.join(", "));
+            }
+        }
+        Ok(if asked.is_empty() { known } else { asked.to_vec() })
+    }
+
+    /// The program with libFuzzer's arguments for a target.
+    fn command(&self, target: &str, arguments: &[OsString]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(arguments)
+            .args(["-ignore_remaining_args=1", target])
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// A fresh file for what libFuzzer says.
+    fn log(&self, name: &str) -> Result<File> {
+        let folder = self.output.join("logs");
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{name}.log"));
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Runs one target to its limit.
+    fn fuzz(&self, target: &str, plan: &Plan) -> Result<Outcome> {
+        let found = self.output.join("corpus").join(target);
+        let failures = self.output.join("failures").join(target);
+        for folder in [&found, &failures] {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let mut arguments: Vec<OsString> = vec![
+            match plan.limit {
+                Limit::Runs(runs) => format!("-runs={runs}"),
+                Limit::Time(time) => format!("-max_total_time={}", time.as_secs().max(1)),
+            }
+            .into(),
+            format!("-timeout={INPUT_SECONDS_MAX}").into(),
+            format!("-rss_limit_mb={MEMORY_MIB_MAX}").into(),
+            format!("-artifact_prefix={}/", failures.display()).into(),
+            "-print_final_stats=1".into(),
+            "-reload=0".into(),
+        ];
+        arguments.extend(plan.seed.map(|seed| format!("-seed={seed}").into()));
+        let dictionary = self.package.join("dictionaries").join(format!("{target}.dict"));
+        if dictionary.exists() {
+            arguments.push(format!("-dict={}", dictionary.display()).into());
+        }
+        arguments.push(found.into());
+        for committed in ["corpus", "regressions"] {
+            let folder = self.package.join(committed).join(target);
+            if folder.exists() {
+                arguments.push(folder.into());
+            }
+        }
+        let begun = Instant::now();
+        let status = self
+            .command(target, &arguments)
+            .env("RUST_BACKTRACE", "1")
+            .stdout(Stdio::null())
+            .stderr(self.log(target)?)
+            .status()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let log = self.output.join("logs").join(format!("{target}.log"));
+        let said = String::from_utf8_lossy(
+            &fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?,
+        )
+        .into_owned();
+        Ok(Outcome::read(target, &said, status.success(), begun.elapsed()))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The files of a folder with their sizes.
+fn files(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let mut files = Vec::new();
+    for entry in
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
+        let entry = entry?;
+        files.push((entry.path(), entry.metadata()?.len()));
+    }
+    Ok(files)
+}
