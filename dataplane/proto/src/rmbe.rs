@@ -189,10 +189,13 @@ impl Rmbe {
         if self.unannounced() <= u64::from(self.watermark) {
             return Update::CanWait;
         }
-        let window = u64::from(self.size) - (self.produced.total - self.announced);
+        // At most half of the ring is the window, so at least the other half is not. Said this way
+        // round because a liar may fill more than it was told of.
+        let filled = self.produced.total - self.announced;
+        let half = u64::from(self.size - self.size / 2);
         match peer {
             Peer::Blocked => Update::Due,
-            Peer::Flowing if window <= u64::from(self.size / 2) => Update::Due,
+            Peer::Flowing if filled >= half => Update::Due,
             Peer::Flowing => Update::CanWait,
         }
     }
