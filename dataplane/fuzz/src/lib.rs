@@ -8,7 +8,11 @@
 //! README.md says how to run, reproduce, and add one.
 #![forbid(unsafe_code)]
 
+mod conn;
+mod credit;
+mod handshake;
 mod input;
+mod llc;
 mod wire;
 
 pub use input::Input;
@@ -40,6 +44,31 @@ pub const TARGETS: &[Target] = &[
         name: "wire-cdc",
         input_bytes_max: 80,
         run: wire::cdc,
+    },
+    Target {
+        name: "handshake",
+        input_bytes_max: 400,
+        run: handshake::run,
+    },
+    Target {
+        name: "llc",
+        input_bytes_max: 400,
+        run: llc::run,
+    },
+    Target {
+        name: "conn-pair",
+        input_bytes_max: 300,
+        run: conn::pair::run,
+    },
+    Target {
+        name: "conn-liar",
+        input_bytes_max: 300,
+        run: conn::liar::run,
+    },
+    Target {
+        name: "credit",
+        input_bytes_max: 300,
+        run: credit::run,
     },
 ];
 
