@@ -112,6 +112,7 @@ impl Totals {
         assert!(cdc.state_flags.contains(self.said), "a flag was taken back");
         assert!(!has_final(self.said) || batch.writes.is_empty(), "bytes after the end");
         self.said = cdc.state_flags;
+        self.sent = at;
     }
 }
 

@@ -8,11 +8,15 @@
 //! README.md says how to run, reproduce, and add one.
 #![forbid(unsafe_code)]
 
+mod attach;
+mod config;
 mod conn;
 mod credit;
 mod handshake;
 mod input;
 mod llc;
+mod rpc;
+mod soft;
 mod wire;
 
 pub use input::Input;
@@ -42,7 +46,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "wire-cdc",
-        input_bytes_max: 80,
+        input_bytes_max: 64,
         run: wire::cdc,
     },
     Target {
@@ -69,6 +73,51 @@ pub const TARGETS: &[Target] = &[
         name: "credit",
         input_bytes_max: 300,
         run: credit::run,
+    },
+    Target {
+        name: "attach-message",
+        input_bytes_max: 600,
+        run: attach::message::run,
+    },
+    Target {
+        name: "attach-worker",
+        input_bytes_max: 400,
+        run: attach::worker::run,
+    },
+    Target {
+        name: "attach-program",
+        input_bytes_max: 300,
+        run: attach::program::run,
+    },
+    Target {
+        name: "soft-format",
+        input_bytes_max: 400,
+        run: soft::format::run,
+    },
+    Target {
+        name: "soft-table",
+        input_bytes_max: 200,
+        run: soft::table::run,
+    },
+    Target {
+        name: "soft-peer",
+        input_bytes_max: 400,
+        run: soft::peer::run,
+    },
+    Target {
+        name: "soft-fabric",
+        input_bytes_max: 300,
+        run: soft::fabric::run,
+    },
+    Target {
+        name: "config",
+        input_bytes_max: 2000,
+        run: config::run,
+    },
+    Target {
+        name: "rpc",
+        input_bytes_max: 600,
+        run: rpc::run,
     },
 ];
 

@@ -1,5 +1,5 @@
 //! A target under libFuzzer: `pollux-fuzz [OPTION OF LIBFUZZER]... [FOLDER]... -ignore_remaining_args=1
-//! TARGET`. `cargo xtask fuzz` builds and calls it.
+//! TARGET`, or `list` in the place of a target. `cargo xtask fuzz` builds and calls it.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -18,6 +18,12 @@ libfuzzer_sys::fuzz_target!(init: choose(), |data: &[u8]| {
 /// Takes the target's name from the end of the command line.
 fn choose() {
     let name = std::env::args().next_back().unwrap_or_default();
+    if name == "list" {
+        for target in TARGETS {
+            println!("{} {}", target.name, target.input_bytes_max);
+        }
+        std::process::exit(0);
+    }
     match find(&name) {
         Some(target) => {
             let _ = CHOSEN.set(target);

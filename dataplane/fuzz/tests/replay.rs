@@ -68,6 +68,15 @@ replays! {
     conn_pair_stands_its_inputs "conn-pair",
     conn_liar_stands_its_inputs "conn-liar",
     credit_stands_its_inputs "credit",
+    attach_message_stands_its_inputs "attach-message",
+    attach_worker_stands_its_inputs "attach-worker",
+    attach_program_stands_its_inputs "attach-program",
+    soft_format_stands_its_inputs "soft-format",
+    soft_table_stands_its_inputs "soft-table",
+    soft_peer_stands_its_inputs "soft-peer",
+    soft_fabric_stands_its_inputs "soft-fabric",
+    config_stands_its_inputs "config",
+    rpc_stands_its_inputs "rpc",
 }
 
 #[test]

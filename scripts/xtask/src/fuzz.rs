@@ -50,6 +50,14 @@ pub(crate) enum Build {
     Fast,
 }
 
+/// A target, as the program lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    name: String,
+    /// Longest input to be tried, in bytes.
+    input_bytes_max: u32,
+}
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -132,7 +140,7 @@ pub(crate) fn replay(root: &Path, target: &str, inputs: &[PathBuf]) -> Result<()
 /// reaches everything which they reach together.
 pub(crate) fn minimise(root: &Path, targets: &[String]) -> Result<()> {
     let bench = Bench::build(root, Build::Fast)?;
-    for target in bench.targets(targets)? {
+    for Target { name: target, .. } in bench.targets(targets)? {
         let kept = bench.package.join("corpus").join(&target);
         let merged = bench.output.join("merged").join(&target);
         if merged.exists() {
@@ -209,22 +217,15 @@ impl Bench {
         })
     }
 
-    /// The names asked for, or all: each has a folder in the corpus.
-    fn targets(&self, asked: &[String]) -> Result<Vec<String>> {
-        let corpus = self.package.join("corpus");
-        let mut known = Vec::new();
-        for entry in fs::read_dir(&corpus)
-            .with_context(|| format!("cannot list {}", corpus.display()))?
-        {
-            known.push(entry?.file_name().to_string_lossy().into_owned());
-        }
-        known.sort();
-        for name in asked {
-            if !known.contains(name) {
-                bail!("no target is named `{name}`; there are {}", known.join(", "));
-            }
-        }
-        Ok(if asked.is_empty() { known } else { asked.to_vec() })
+    /// The targets asked for, or all: the program knows them.
+    fn targets(&self, asked: &[String]) -> Result<Vec<Target>> {
+        let output = self
+            .command("list", &[])
+            .output()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let known = listed(&String::from_utf8_lossy(&output.stdout));
+        ensure!(!known.is_empty(), "{} lists no targets", self.program.display());
+        choose(known, asked)
     }
 
     /// The program with libFuzzer's arguments for a target.
@@ -246,7 +247,11 @@ impl Bench {
     }
 
     /// Runs one target to its limit.
-    fn fuzz(&self, target: &str, plan: &Plan) -> Result<Outcome> {
+    fn fuzz(&self, target: &Target, plan: &Plan) -> Result<Outcome> {
+        let Target {
+            name: target,
+            input_bytes_max,
+        } = target;
         let found = self.output.join("corpus").join(target);
         let failures = self.output.join("failures").join(target);
         for folder in [&found, &failures] {
@@ -259,6 +264,7 @@ impl Bench {
                 Limit::Time(time) => format!("-max_total_time={}", time.as_secs().max(1)),
             }
             .into(),
+            format!("-max_len={input_bytes_max}").into(),
             format!("-timeout={INPUT_SECONDS_MAX}").into(),
             format!("-rss_limit_mb={MEMORY_MIB_MAX}").into(),
             format!("-artifact_prefix={}/", failures.display()).into(),
@@ -294,6 +300,33 @@ impl Bench {
     }
 }
 
+/// The targets of a list: a name and a number on each line.
+fn listed(text: &str) -> Vec<Target> {
+    let target = |line: &str| {
+        let (name, bytes) = line.split_once(' ')?;
+        Some(Target {
+            name: name.to_owned(),
+            input_bytes_max: bytes.trim().parse().ok()?,
+        })
+    };
+    text.lines().filter_map(target).collect()
+}
+
+/// Those of `known` that were asked for, in the order asked; all if none was.
+fn choose(known: Vec<Target>, asked: &[String]) -> Result<Vec<Target>> {
+    if asked.is_empty() {
+        return Ok(known);
+    }
+    let find = |name: &String| {
+        let found = known.iter().find(|target| target.name == *name).cloned();
+        found.with_context(|| {
+            let names: Vec<_> = known.iter().map(|target| target.name.as_str()).collect();
+            format!("no target is named `{name}`; there are {}", names.join(", "))
+        })
+    };
+    asked.iter().map(find).collect()
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -308,4 +341,22 @@ fn files(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
         files.push((entry.path(), entry.metadata()?.len()));
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_chosen_by_name_in_the_order_asked() {
+        let known = || listed("wire-clc 1100\nllc 400\n\nnoise\n");
+        let names = |targets: Vec<Target>| -> Vec<String> {
+            targets.into_iter().map(|target| target.name).collect()
+        };
+        assert_eq!(names(choose(known(), &[]).unwrap()), ["wire-clc", "llc"]);
+        let asked = ["llc".to_owned(), "wire-clc".to_owned()];
+        assert_eq!(names(choose(known(), &asked).unwrap()), asked);
+        let error = choose(known(), &["lcl".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("`lcl`") && error.contains("wire-clc, llc"), "{error}");
+    }
 }

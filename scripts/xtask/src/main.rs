@@ -73,7 +73,7 @@ enum Command {
 /// What `cargo xtask fuzz` takes.
 #[derive(clap::Args)]
 struct FuzzArguments {
-    /// Targets; all without a name. They are the folders of dataplane/fuzz/corpus
+    /// Targets; all without a name
     targets: Vec<String>,
     /// Executions of each target
     #[arg(long, conflicts_with = "minutes")]
