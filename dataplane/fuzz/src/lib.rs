@@ -111,12 +111,12 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "config",
-        input_bytes_max: 2000,
+        input_bytes_max: 1200,
         run: config::run,
     },
     Target {
         name: "rpc",
-        input_bytes_max: 600,
+        input_bytes_max: 400,
         run: rpc::run,
     },
 ];

@@ -194,13 +194,13 @@ impl World<'_> {
         }
     }
 
-    /// Much at once: a line too long, many short ones, or what is answered at length.
+    /// Much at once: a line too long, many short ones, or many calls.
     fn say_much(&mut self, which: usize, how: u8) {
         let (piece, bytes): (&[u8], usize) = match how & 3 {
             0 => (b"x", 128 << 10),
             1 => (b"\n", 4 << 10),
             2 => (b"[[[[", 8 << 10),
-            _ => (CALLS[0].as_bytes(), 512),
+            _ => (CALLS[1].as_bytes(), 1 << 10),
         };
         // Mostly little of it: a byte here is a call of libFuzzer for each comparison that it meets.
         let bytes = match how >> 2 {
