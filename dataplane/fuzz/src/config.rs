@@ -25,10 +25,17 @@ pub(crate) fn run(bytes: &[u8]) {
             for error in errors.iter() {
                 count += 1;
                 assert_eq!(error.origin, ORIGIN);
-                assert!(error.line <= lines + 1, "{error}: the text has {lines} lines");
+                assert!(
+                    error.line <= lines + 1,
+                    "{error}: the text has {lines} lines"
+                );
                 let told = error.to_string();
                 assert!(!told.contains('\n'), "{told:?}");
-                assert!(told.len() <= FINDING_BYTES_MAX, "{} bytes: {told}", told.len());
+                assert!(
+                    told.len() <= FINDING_BYTES_MAX,
+                    "{} bytes: {told}",
+                    told.len()
+                );
             }
             assert!(count > 0, "refused without a reason");
         }

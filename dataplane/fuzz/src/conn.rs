@@ -82,16 +82,25 @@ impl Totals {
         window: u32,
         inline_max: u32,
     ) {
-        let (sndbuf, rmbe) = (u64::from(params.sndbuf_bytes), u64::from(params.peer_rmbe_bytes));
+        let (sndbuf, rmbe) = (
+            u64::from(params.sndbuf_bytes),
+            u64::from(params.peer_rmbe_bytes),
+        );
         let mut at = self.sent;
         let mut by_reference = false;
         for write in &batch.writes {
             assert_eq!(u64::from(write.to_offset), at % rmbe, "{batch:?}");
-            assert!(u64::from(write.to_offset) + u64::from(write.len) <= rmbe, "{batch:?}");
+            assert!(
+                u64::from(write.to_offset) + u64::from(write.len) <= rmbe,
+                "{batch:?}"
+            );
             for piece in &write.pieces {
                 assert!(piece.len > 0, "{batch:?}");
                 assert_eq!(u64::from(piece.offset), at % sndbuf, "{batch:?}");
-                assert!(u64::from(piece.offset) + u64::from(piece.len) <= sndbuf, "{batch:?}");
+                assert!(
+                    u64::from(piece.offset) + u64::from(piece.len) <= sndbuf,
+                    "{batch:?}"
+                );
                 at += u64::from(piece.len);
             }
             let len: u32 = write.pieces.iter().map(|piece| piece.len).sum();
@@ -107,10 +116,16 @@ impl Totals {
         let cdc = &batch.cdc;
         assert_eq!(cdc.token, params.peer_token);
         assert_eq!(cdc.producer, cursor(at, params.peer_rmbe_bytes));
-        assert_eq!(cdc.consumer, cursor(conn.consumed_total(), params.rmbe_bytes));
+        assert_eq!(
+            cdc.consumer,
+            cursor(conn.consumed_total(), params.rmbe_bytes)
+        );
         assert_eq!(cdc.credits, 0);
         assert!(cdc.state_flags.contains(self.said), "a flag was taken back");
-        assert!(!has_final(self.said) || batch.writes.is_empty(), "bytes after the end");
+        assert!(
+            !has_final(self.said) || batch.writes.is_empty(),
+            "bytes after the end"
+        );
         self.said = cdc.state_flags;
         self.sent = at;
     }

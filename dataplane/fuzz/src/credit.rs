@@ -94,12 +94,12 @@ impl World {
             let (end, peer) = (&self.ends[side], &self.ends[1 - side]);
             let returning: u32 = end.inbox.iter().map(|m| u32::from(m.carried)).sum();
             let under_way = peer.inbox.len() as u32;
-            let sum = end.credits.held()
-                + under_way
-                + peer.used
-                + peer.credits.to_return()
-                + returning;
-            assert_eq!(sum, peer.receives, "credits of side {side} are not conserved");
+            let sum =
+                end.credits.held() + under_way + peer.used + peer.credits.to_return() + returning;
+            assert_eq!(
+                sum, peer.receives,
+                "credits of side {side} are not conserved"
+            );
             assert_eq!(peer.posted + peer.used, peer.receives);
             assert!(under_way <= peer.posted, "more messages than receives");
             assert_eq!(end.credits.initial(), peer.receives);
@@ -184,7 +184,10 @@ impl World {
         if end.credits.ask_for_announcement() {
             assert!(!end.is_asked, "asked twice");
             assert!(end.credits.may_send(Kind::Announcement));
-            assert!(end.credits.to_return() >= 2, "an announcement that costs what it brings");
+            assert!(
+                end.credits.to_return() >= 2,
+                "an announcement that costs what it brings"
+            );
             end.is_asked = true;
         }
     }
@@ -213,7 +216,14 @@ impl World {
         let before = end.credits.clone();
         let refused = end.credits.handle_returned(credits);
         let returned = credits;
-        assert_eq!(refused, Err(TooMany { returned, held, initial }));
+        assert_eq!(
+            refused,
+            Err(TooMany {
+                returned,
+                held,
+                initial
+            })
+        );
         assert_eq!(end.credits, before);
     }
 

@@ -32,7 +32,8 @@ use crate::Input;
 
 const START: Instant = Instant(1 << 40);
 /// Longest time from the last touch to the last outcome: each side's two waits, and one for a Decline.
-const END_WITHIN: Duration = Duration::from_secs(2 * MESSAGE_WAIT.as_secs() + DECLINE_WAIT.as_secs());
+const END_WITHIN: Duration =
+    Duration::from_secs(2 * MESSAGE_WAIT.as_secs() + DECLINE_WAIT.as_secs());
 /// Steps in which whatever is left must come to its end.
 const STEPS_TO_THE_END: usize = 64;
 
@@ -84,7 +85,7 @@ struct World {
 /// A host that speaks what the bits say.
 fn local(n: u8, bits: u8) -> Local {
     let gid = Gid::from_ipv4([192, 0, 2, n].into());
-    let ueids = ["FIRST", "SECOND"].map(|name| Ueid::new(name));
+    let ueids = ["FIRST", "SECOND"].map(Ueid::new);
     let spoken = match bits & 3 {
         0 => &ueids[..],
         1 => &ueids[1..],
@@ -106,13 +107,25 @@ fn local(n: u8, bits: u8) -> Local {
         peer_id: PeerId::from_instance(n.into(), Mac([2, 0, 0, 0, 0, n])),
         gid: if bits & 0x40 == 0 { gid } else { Gid([n; 16]) },
         mac: Mac([2, 0, 0, 0, 0, n]),
-        mtu: if n == 1 { MtuCode::B1024 } else { MtuCode::B4096 },
+        mtu: if n == 1 {
+            MtuCode::B1024
+        } else {
+            MtuCode::B4096
+        },
         host_name: host_name("fuzz"),
         ueids: spoken.iter().flatten().copied().collect(),
         max_conns: MaxConns::new(n.saturating_mul(16)).unwrap_or(MaxConns::COMMON),
-        gid_rule: if bits & 0x80 == 0 { GidRule::Any } else { GidRule::Ipv4Mapped },
+        gid_rule: if bits & 0x80 == 0 {
+            GidRule::Any
+        } else {
+            GidRule::Ipv4Mapped
+        },
         options,
-        bare_credits: if bits & 8 == 0 { BareCredits::Off } else { BareCredits::On },
+        bare_credits: if bits & 8 == 0 {
+            BareCredits::Off
+        } else {
+            BareCredits::On
+        },
         wait: MESSAGE_WAIT,
         v1: (bits & 3 != 0).then_some(V1Local { gid, subnets }),
     }
@@ -131,7 +144,11 @@ fn own(n: u8, bits: u8) -> LocalEndpoint {
         alert_token: AlertToken::new(u32::from(n) + 6).expect("not zero"),
         rmbe_size: BufferSizeCode::new(bits >> 4 & 5).expect("a size"),
         receives: bits.max(3),
-        attachment: if bits & 1 == 0 { Attachment::Direct } else { Attachment::Indirect },
+        attachment: if bits & 1 == 0 {
+            Attachment::Direct
+        } else {
+            Attachment::Indirect
+        },
     }
 }
 
@@ -182,7 +199,9 @@ impl<S: Side> End<S> {
     fn judge_sent(&mut self, bytes: &[u8]) {
         let message = clc::Message::parse(bytes).expect("our own message is legal");
         assert_eq!(message.buffer_len(), bytes.len(), "and nothing follows it");
-        let kind = clc::Header::parse(bytes).expect("a message has a header").kind;
+        let kind = clc::Header::parse(bytes)
+            .expect("a message has a header")
+            .kind;
         let before = (self.sent.len(), self.sent.last().copied());
         let is_in_turn = match (self.role, kind) {
             (Role::Client, Kind::Proposal) => before.0 == 0,
@@ -279,7 +298,11 @@ impl World {
             line: Line::Untouched,
             client: End::new(Role::Client, client, own(2, bits)),
             server: End::new(Role::Server, server, own(1, bits.rotate_left(3))),
-            contact: if bits & 0x80 == 0 { Contact::First } else { Contact::Subsequent },
+            contact: if bits & 0x80 == 0 {
+                Contact::First
+            } else {
+                Contact::Subsequent
+            },
         };
         world.drain();
         world
@@ -335,7 +358,9 @@ impl World {
                     self.client.machine.provide(&self.client.own);
                 } else {
                     self.server.question = None;
-                    self.server.machine.accept(self.now, self.contact, &self.server.own);
+                    self.server
+                        .machine
+                        .accept(self.now, self.contact, &self.server.own);
                 }
             }
         }
@@ -389,7 +414,9 @@ impl World {
         }
         match self.server.question.take() {
             Some(Question::Choose(_)) => {
-                self.server.machine.accept(self.now, self.contact, &self.server.own);
+                self.server
+                    .machine
+                    .accept(self.now, self.contact, &self.server.own);
             }
             Some(Question::Connect(_)) => self.confirm_links(),
             None => {}
@@ -415,7 +442,10 @@ impl World {
 
     /// Time goes to the next timer; without one it stands still.
     fn jump(&mut self) -> bool {
-        let due = [self.client.machine.poll_timeout(), self.server.machine.poll_timeout()];
+        let due = [
+            self.client.machine.poll_timeout(),
+            self.server.machine.poll_timeout(),
+        ];
         let Some(next) = due.into_iter().flatten().min() else {
             return false;
         };
@@ -435,8 +465,14 @@ impl World {
         self.client.machine.handle_timeout(now);
         self.server.machine.handle_timeout(now);
         self.drain();
-        assert!(!due(self.client.machine.poll_timeout()), "an expired timer stays");
-        assert!(!due(self.server.machine.poll_timeout()), "an expired timer stays");
+        assert!(
+            !due(self.client.machine.poll_timeout()),
+            "an expired timer stays"
+        );
+        assert!(
+            !due(self.server.machine.poll_timeout()),
+            "an expired timer stays"
+        );
     }
 
     /// Gives both sides what they wait for until both are done.
@@ -466,8 +502,12 @@ impl World {
         }
         let took = self.now.since(since);
         assert!(took <= END_WITHIN, "the end took {took:?}");
-        let (Some(at_client), Some(at_server)) = (&self.client.outcome, &self.server.outcome) else {
-            panic!("no outcome: {:?} and {:?}", self.client.outcome, self.server.outcome);
+        let (Some(at_client), Some(at_server)) = (&self.client.outcome, &self.server.outcome)
+        else {
+            panic!(
+                "no outcome: {:?} and {:?}",
+                self.client.outcome, self.server.outcome
+            );
         };
         judge_stream(&self.client);
         judge_stream(&self.server);
@@ -499,19 +539,28 @@ impl World {
                 if self.contact == Contact::First {
                     assert_eq!(client.terms, server.terms);
                     assert_eq!(client.peer.mtu, server.peer.mtu);
-                    assert_eq!(client.peer_receives.is_some(), server.peer_receives.is_some());
+                    assert_eq!(
+                        client.peer_receives.is_some(),
+                        server.peer_receives.is_some()
+                    );
                 }
                 for (seen, own) in [(client, &self.server.own), (server, &self.client.own)] {
                     assert_eq!(seen.peer.qpn, own.qpn);
                     assert_eq!(seen.peer.rtoken, own.rtoken);
                     assert_eq!(seen.peer.alert_token, own.alert_token);
                     assert_eq!(seen.peer.rmbe_bytes, own.rmbe_size.bytes());
-                    assert!(seen.peer_receives.is_none_or(|receives| receives == own.receives));
+                    assert!(
+                        seen.peer_receives
+                            .is_none_or(|receives| receives == own.receives)
+                    );
                 }
                 assert!(self.client.stream.is_empty() && self.server.stream.is_empty());
             }
             (Outcome::Fallback(client), Outcome::Fallback(server)) => {
-                assert_eq!((client.diagnosis, client.sync), (server.diagnosis, server.sync));
+                assert_eq!(
+                    (client.diagnosis, client.sync),
+                    (server.diagnosis, server.sync)
+                );
                 assert_ne!(client.by, server.by);
             }
             other => panic!("the two ends differ: {other:?}"),

@@ -9,21 +9,22 @@
 //! 5. A link ends once; after that nothing is said and no timer runs. An expired timer does not stay.
 //! 6. If nobody touched the line, each side knows exactly the keys that the other was told it knows.
 
+mod built;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use pollux_proto::Role;
 use pollux_proto::link::{FIRST_LINK, LinkEnd, PEER_RTOKENS_MAX, RToken};
 use pollux_proto::llc::{
-    CreditUse, Engine, EngineError, EngineParams, Output, RESPONSE_WAIT, RkeyTag,
-    SecondLink,
+    CreditUse, Engine, EngineError, EngineParams, Output, RESPONSE_WAIT, RkeyTag, SecondLink,
 };
 use pollux_proto::time::Instant;
 use pollux_wire::field::{Gid, LinkNumber, Mac, Psn, Qpn, Rkey};
 use pollux_wire::llc::{
-    AddLink, AddLinkV2, AnnounceCredits, Answer, ConfirmLink, ConfirmRkey, DeleteLink, DeleteReason,
-    DeleteRkey, DeleteScope, Direction, Ending, Form, Kind, LinkRtoken, Message, RejectReason,
-    RequestAddLink, RkeyAnswer, RmbeMark, TestLink, Verdict,
+    AddLink, AddLinkV2, AnnounceCredits, Answer, ConfirmLink, ConfirmRkey, DeleteLink,
+    DeleteReason, DeleteRkey, DeleteScope, Direction, Ending, Form, Kind, LinkRtoken, Message,
+    RejectReason, RequestAddLink, RkeyAnswer, RmbeMark, TestLink, Verdict,
 };
 
 use crate::Input;
@@ -112,8 +113,16 @@ impl End {
             link_user_id: n.into(),
             max_links: 1,
             max_conns: 32,
-            second_link: if bits & 2 == 0 { SecondLink::Excluded } else { SecondLink::Waved },
-            credits: if bits & 4 == 0 { CreditUse::Off } else { CreditUse::On },
+            second_link: if bits & 2 == 0 {
+                SecondLink::Excluded
+            } else {
+                SecondLink::Waved
+            },
+            credits: if bits & 4 == 0 {
+                CreditUse::Off
+            } else {
+                CreditUse::On
+            },
             test_period: (bits & 8 == 0).then_some(Duration::from_secs(1)),
         };
         let mut engine = Engine::new(params, now);
@@ -169,7 +178,8 @@ impl End {
                 }
                 Output::PeerDeletedRkey(rtoken) => {
                     let at = self.known.iter().position(|known| *known == rtoken);
-                    self.known.remove(at.expect("only what was known is deleted"));
+                    self.known
+                        .remove(at.expect("only what was known is deleted"));
                 }
                 Output::PeerCredits(_) => {
                     assert!(self.params.credits == CreditUse::On && self.is_confirmed);
@@ -261,7 +271,11 @@ impl End {
                 | Message::ConfirmRkeyCont(_)
                 | Message::AnnounceCredits(_) => false,
             };
-        if is_due && !self.is_over { vec![message.kind()] } else { Vec::new() }
+        if is_due && !self.is_over {
+            vec![message.kind()]
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -307,7 +321,7 @@ impl World {
                 self.invent(side, bytes);
             }
             7 => {
-                let bytes = built(self.ends[side].form, input);
+                let bytes = built::message(self.ends[side].form, input);
                 self.invent(side, bytes);
             }
             8 | 9 => self.wish(side, Wish::Confirm(rtoken(input.byte()))),
@@ -405,8 +419,7 @@ impl World {
 
     fn announce(&mut self, side: usize, credits: u8) {
         let end = &mut self.ends[side];
-        let is_possible =
-            end.params.credits == CreditUse::On && end.is_confirmed && !end.is_over;
+        let is_possible = end.params.credits == CreditUse::On && end.is_confirmed && !end.is_over;
         let announced = end.engine.announce_credits(credits);
         assert_eq!(announced.is_ok(), is_possible);
     }
@@ -429,7 +442,12 @@ impl World {
 
     /// Time goes to the next timer; false if there is none.
     fn jump(&mut self) -> bool {
-        let Some(next) = self.ends.iter().filter_map(|end| end.engine.poll_timeout()).min() else {
+        let Some(next) = self
+            .ends
+            .iter()
+            .filter_map(|end| end.engine.poll_timeout())
+            .min()
+        else {
             return false;
         };
         self.now = self.now.max(next);
@@ -439,7 +457,11 @@ impl World {
 
     fn expire(&mut self) {
         // A timer is for silence: on a good line it expires when it should and nothing is under way.
-        let due = self.ends.iter().filter_map(|end| end.engine.poll_timeout()).min();
+        let due = self
+            .ends
+            .iter()
+            .filter_map(|end| end.engine.poll_timeout())
+            .min();
         let is_quiet = self.ends.iter().all(|end| end.inbox.is_empty());
         if !is_quiet || due.is_some_and(|due| due < self.now) {
             self.touch();
@@ -470,7 +492,10 @@ impl World {
         }
         assert!(self.ends.iter().all(|end| end.wishes.is_empty()));
         let took = self.now.since(since);
-        assert!(took <= RESPONSE_WAIT * (wishes as u32 + 3), "the end took {took:?}");
+        assert!(
+            took <= RESPONSE_WAIT * (wishes as u32 + 3),
+            "the end took {took:?}"
+        );
     }
 
     fn finish_untouched(&mut self) {
@@ -485,104 +510,13 @@ impl World {
         assert!(self.line == Line::Untouched);
         for side in 0..2 {
             let (end, peer) = (&self.ends[side], &self.ends[1 - side]);
-            assert!(end.is_confirmed && !end.is_over, "a good link is not confirmed");
+            assert!(
+                end.is_confirmed && !end.is_over,
+                "a good link is not confirmed"
+            );
             assert!(end.wishes.is_empty());
             assert_eq!(end.known, peer.announced);
             assert_eq!(end.link_number, peer.link_number);
         }
     }
-}
-
-/// A message of any kind whose fields are mostly likely.
-fn built(form: Form, input: &mut Input<'_>) -> Vec<u8> {
-    let bits = input.byte();
-    let direction = if bits & 1 == 0 { Direction::Request } else { Direction::Response };
-    let RToken { rkey, address } = rtoken(input.byte());
-    let number = LinkNumber(bits >> 1 & 3);
-    let rtokens = [[bits; 16]; 2];
-    let message = match input.below(9) {
-        0 => Message::ConfirmLink(ConfirmLink {
-            direction,
-            mark: if bits & 8 == 0 { RmbeMark::Absent } else { RmbeMark::Present },
-            mac: Mac([bits; 6]),
-            gid: Gid([bits; 16]),
-            qpn: Qpn::from_low_bits(bits.into()),
-            link_number: number,
-            link_user_id: 1,
-            max_links: 1,
-            max_conns: 32,
-        }),
-        1 => Message::AddLink(AddLink {
-            direction,
-            answer: match bits >> 3 & 3 {
-                0 => Answer::Accepted,
-                reason => Answer::Rejected(RejectReason(reason)),
-            },
-            mac: Mac([bits; 6]),
-            gid: Gid([bits; 16]),
-            qpn: Qpn::from_low_bits(bits.into()),
-            link_number: number,
-            mtu: None,
-            psn: Psn::from_low_bits(bits.into()),
-            credits: bits,
-            v2: (bits & 0x20 != 0).then_some(AddLinkV2 {
-                attachment: pollux_wire::clc::Attachment::Direct,
-                target_gid: Gid([bits; 16]),
-                rtokens: &rtokens[..usize::from(number.0) % 3],
-            }),
-        }),
-        2 => Message::DeleteLink(DeleteLink {
-            direction,
-            scope: if bits & 8 == 0 { DeleteScope::One(number) } else { DeleteScope::All },
-            ending: if bits & 0x10 == 0 { Ending::Orderly } else { Ending::Abrupt },
-            reason: DeleteReason(input.u16().into()),
-        }),
-        3 => Message::RequestAddLink(RequestAddLink {
-            direction,
-            gids: (0..number.0 * 2).map(|n| Gid([n; 16])).collect(),
-        }),
-        4 => Message::ConfirmRkey(ConfirmRkey {
-            direction,
-            answer: match bits >> 3 & 3 {
-                0 | 1 => RkeyAnswer::Positive,
-                2 => RkeyAnswer::Negative,
-                _ => RkeyAnswer::Retry,
-            },
-            rkey,
-            address,
-            others_count: if bits & 0x20 == 0 { 0 } else { input.byte() },
-            others: [LinkRtoken::default(); 2],
-        }),
-        5 => Message::TestLink(TestLink {
-            direction,
-            user_data: input.array(),
-        }),
-        6 => Message::AnnounceCredits(AnnounceCredits {
-            direction,
-            credits: input.byte(),
-        }),
-        7 => Message::ConfirmRkey(ConfirmRkey {
-            // Fills the table.
-            direction: Direction::Request,
-            answer: RkeyAnswer::Positive,
-            rkey: Rkey(input.u16().into()),
-            address: 0,
-            others_count: 0,
-            others: [LinkRtoken::default(); 2],
-        }),
-        _ => Message::DeleteRkey(DeleteRkey {
-            direction,
-            verdict: if bits & 8 == 0 { Verdict::Positive } else { Verdict::Negative },
-            errors: bits,
-            rkeys: (0..input.below(9)).map(|n| Rkey(u32::from(n) ^ rkey.0)).collect(),
-        }),
-    };
-    let mut out = vec![0; message.buffer_len(form)];
-    // What does not exist in this version is sent in the other's form.
-    let other = if form == Form::V1 { Form::V2 } else { Form::V1 };
-    if message.emit(form, &mut out).is_err() {
-        out.resize(message.buffer_len(other), 0);
-        let _ = message.emit(other, &mut out);
-    }
-    out
 }

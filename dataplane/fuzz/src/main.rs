@@ -30,7 +30,10 @@ fn choose() {
         }
         None => {
             let known: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-            eprintln!("no target is named `{name}`; there are {}", known.join(", "));
+            eprintln!(
+                "no target is named `{name}`; there are {}",
+                known.join(", ")
+            );
             std::process::exit(2);
         }
     }

@@ -17,9 +17,7 @@ use pollux_control::reactor::{Event, Reactor};
 use pollux_control::rpc::{
     CLIENTS_MAX, Call, Methods, REQUEST_BYTES_MAX, Reply, RpcError, RpcServer, Ticket,
 };
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 use crate::Input;
@@ -59,7 +57,10 @@ impl Methods for Owner {
         match self.later & 3 {
             0 => {
                 self.later = self.later.rotate_right(2);
-                assert!(self.begun.insert(call.ticket), "a ticket is given out twice");
+                assert!(
+                    self.begun.insert(call.ticket),
+                    "a ticket is given out twice"
+                );
                 Reply::Later(call.ticket)
             }
             1 => Reply::Now(Err(RpcError::failed(name))),
@@ -150,7 +151,10 @@ impl World<'_> {
                 self.say(which, &bytes);
             }
             6 => self.say(which, b"\n"),
-            7 => self.say(which, CALLS[usize::from(input.byte()) % CALLS.len()].as_bytes()),
+            7 => self.say(
+                which,
+                CALLS[usize::from(input.byte()) % CALLS.len()].as_bytes(),
+            ),
             8 => self.say_much(which, input.byte()),
             9 | 10 => self.turn(),
             11 => self.hear(which),
@@ -187,7 +191,9 @@ impl World<'_> {
     }
 
     fn say(&mut self, which: usize, bytes: &[u8]) {
-        let Some(socket) = self.client(which) else { return };
+        let Some(socket) = self.client(which) else {
+            return;
+        };
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         if let Ok(count) = rustix::net::send(socket, bytes, flags) {
             self.clients[which].said.extend_from_slice(&bytes[..count]);
@@ -216,7 +222,10 @@ impl World<'_> {
     fn turn(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let mut events = Vec::new();
-            self.bed.reactor.wait(Some(Duration::ZERO), &mut events).expect("waiting");
+            self.bed
+                .reactor
+                .wait(Some(Duration::ZERO), &mut events)
+                .expect("waiting");
             if events.is_empty() {
                 return;
             }
@@ -228,17 +237,25 @@ impl World<'_> {
     }
 
     fn handle(&mut self, event: &Event) {
-        self.bed.server.handle(&self.bed.reactor, event, &mut self.owner);
+        self.bed
+            .server
+            .handle(&self.bed.reactor, event, &mut self.owner);
         assert!(self.bed.server.client_count() <= CLIENTS_MAX);
     }
 
     fn hear(&mut self, which: usize) {
-        let Some(client) = self.clients.get_mut(which) else { return };
+        let Some(client) = self.clients.get_mut(which) else {
+            return;
+        };
         let Some(socket) = &client.socket else { return };
         let mut bytes = vec![0; 1 << 16];
-        while let Ok((_, count @ 1..)) = rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+        while let Ok((_, count @ 1..)) = rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT)
+        {
             client.heard.extend_from_slice(&bytes[..count]);
-            assert!(client.heard.len() < HEARD_BYTES_MAX, "more is said than was asked for");
+            assert!(
+                client.heard.len() < HEARD_BYTES_MAX,
+                "more is said than was asked for"
+            );
         }
     }
 
@@ -254,7 +271,9 @@ impl World<'_> {
         };
         self.bed.server.complete(&self.bed.reactor, ticket, answer);
         // A second time it does nothing.
-        self.bed.server.complete(&self.bed.reactor, ticket, Ok(Value::Null));
+        self.bed
+            .server
+            .complete(&self.bed.reactor, ticket, Ok(Value::Null));
     }
 
     fn finish(mut self) {
@@ -311,9 +330,15 @@ fn judge(client: &Client) {
     // What was read may end in half a line; the server has not answered that unless the client
     // ended its direction.
     let lines = said.split(|byte| *byte == b'\n');
-    let questions = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).count();
+    let questions = lines
+        .filter(|line| !line.iter().all(u8::is_ascii_whitespace))
+        .count();
     let overlong = said.len() / REQUEST_BYTES_MAX;
-    assert!(answers.len() <= questions + overlong, "{} answers to {questions}", answers.len());
+    assert!(
+        answers.len() <= questions + overlong,
+        "{} answers to {questions}",
+        answers.len()
+    );
     judge_plain_calls(said, &answers);
 }
 
@@ -323,10 +348,16 @@ fn judge_plain_calls(said: &[u8], answers: &[Value]) {
     lines.retain(|line| line.len() > 40);
     for (number, call) in CALLS.iter().enumerate() {
         let id = json!(100 + number);
-        let asked = lines.iter().filter(|line| **line == call.as_bytes()).count();
+        let asked = lines
+            .iter()
+            .filter(|line| **line == call.as_bytes())
+            .count();
         let answered = answers.iter().filter(|answer| answer["id"] == id).count();
         let is_single = call.contains(&format!("\"id\":{id}"));
-        assert!(!is_single || answered >= asked, "{asked} asked, {answered} answered: {call}");
+        assert!(
+            !is_single || answered >= asked,
+            "{asked} asked, {answered} answered: {call}"
+        );
     }
 }
 

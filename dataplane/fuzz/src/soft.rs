@@ -29,5 +29,9 @@ fn line_at(position: u64) -> usize {
 /// A line as it stands in the ring at a position.
 fn line_bytes(words: &[u64; 7], position: u64) -> Vec<u8> {
     let sequence = [position + 1];
-    words.iter().chain(&sequence).flat_map(|word| word.to_le_bytes()).collect()
+    words
+        .iter()
+        .chain(&sequence)
+        .flat_map(|word| word.to_le_bytes())
+        .collect()
 }

@@ -24,11 +24,14 @@ const GUARD: u8 = 0xa5;
 /// Room for the longest message that can be received here.
 const ROOM: usize = 2048;
 
+/// Writes a message to the front of a buffer.
+type Emit<M> = fn(&M, &mut [u8]) -> Result<usize, Error>;
+
 /// A message that can be written.
 struct Written<'a, M> {
     message: &'a M,
     len: usize,
-    emit: &'a dyn Fn(&M, &mut [u8]) -> Result<usize, Error>,
+    emit: Emit<M>,
 }
 
 impl<M: Debug + PartialEq> Written<'_, M> {
@@ -106,11 +109,10 @@ pub(crate) fn clc(bytes: &[u8]) {
     let own = &bytes[..length];
     assert_eq!(clc::Message::parse(own).as_ref(), Ok(&message));
     assert!(clc::Message::parse(&own[..some_place(own)]).is_err());
-    let emit = |message: &clc::Message, out: &mut [u8]| message.emit(out);
     let written = Written {
         message: &message,
         len: message.buffer_len(),
-        emit: &emit,
+        emit: clc::Message::emit,
     };
     let written = written.reads_back(clc::Message::parse);
     let mark = EyeCatcher::SmcR.to_bytes();
@@ -122,10 +124,22 @@ pub(crate) fn clc(bytes: &[u8]) {
 fn only_its_own_kind_reads(kind: Kind, bytes: &[u8]) {
     let any = clc::Message::parse(bytes);
     let one_by_one = [
-        (Kind::Proposal, clc::Proposal::parse(bytes).map(clc::Message::Proposal)),
-        (Kind::Accept, clc::Accept::parse(bytes).map(clc::Message::Accept)),
-        (Kind::Confirm, clc::Confirm::parse(bytes).map(clc::Message::Confirm)),
-        (Kind::Decline, clc::Decline::parse(bytes).map(clc::Message::Decline)),
+        (
+            Kind::Proposal,
+            clc::Proposal::parse(bytes).map(clc::Message::Proposal),
+        ),
+        (
+            Kind::Accept,
+            clc::Accept::parse(bytes).map(clc::Message::Accept),
+        ),
+        (
+            Kind::Confirm,
+            clc::Confirm::parse(bytes).map(clc::Message::Confirm),
+        ),
+        (
+            Kind::Decline,
+            clc::Decline::parse(bytes).map(clc::Message::Decline),
+        ),
     ];
     for (of, parsed) in one_by_one {
         if of == kind {
@@ -150,7 +164,10 @@ pub(crate) fn llc(bytes: &[u8]) {
         }
     }
     // The credit announcement alone is the same in both.
-    assert!(accepted <= 1, "{bytes:02x?} means something in both versions");
+    assert!(
+        accepted <= 1,
+        "{bytes:02x?} means something in both versions"
+    );
 }
 
 fn llc_accepted(form: Form, bytes: &[u8], message: &llc::Message<'_>) {
@@ -167,7 +184,10 @@ fn llc_accepted(form: Form, bytes: &[u8], message: &llc::Message<'_>) {
     assert_eq!(llc::Message::parse(form, own).as_ref(), Ok(message));
     assert!(llc::Message::parse(form, &own[..some_place(own)]).is_err());
     let len = message.buffer_len(form);
-    assert!((LLC_BYTES..=length.max(LLC_BYTES)).contains(&len), "{len} of {length}");
+    assert!(
+        (LLC_BYTES..=length.max(LLC_BYTES)).contains(&len),
+        "{len} of {length}"
+    );
     let mut out = [GUARD; ROOM];
     assert_eq!(message.emit(form, &mut out), Ok(len));
     assert!(out[len..].iter().all(|byte| *byte == GUARD));
@@ -179,7 +199,10 @@ fn llc_accepted(form: Form, bytes: &[u8], message: &llc::Message<'_>) {
     let again = llc::Message::parse(form, written);
     assert_eq!(again.as_ref(), Ok(message), "written as {written:02x?}");
     let mut second = [GUARD; ROOM];
-    assert_eq!(again.map(|again| again.emit(form, &mut second)), Ok(Ok(len)));
+    assert_eq!(
+        again.map(|again| again.emit(form, &mut second)),
+        Ok(Ok(len))
+    );
     assert_eq!(&second[..len], written);
     let other = match form {
         Form::V1 => Form::V2,

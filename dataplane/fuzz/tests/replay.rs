@@ -19,7 +19,9 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
     files.sort();
     files
 }
@@ -28,7 +30,12 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn folders(folder: &Path) -> Vec<String> {
     let names = files(folder).into_iter().filter(|path| path.is_dir());
     names
-        .map(|path| path.file_name().expect("a name").to_string_lossy().into_owned())
+        .map(|path| {
+            path.file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect()
 }
 
@@ -43,7 +50,10 @@ fn replay(name: &str) {
             count += 1;
         }
     }
-    assert!(count > 0, "{name} has no inputs: run `cargo xtask fuzz {name}` and `--minimise`");
+    assert!(
+        count > 0,
+        "{name} has no inputs: run `cargo xtask fuzz {name}` and `--minimise`"
+    );
 }
 
 macro_rules! replays {
@@ -88,7 +98,11 @@ fn every_target_is_replayed_and_has_its_folder_of_inputs() {
     assert_eq!(replayed, names);
     assert_eq!(folders(&package().join("corpus")), names);
     let regressions = folders(&package().join("regressions"));
-    assert!(regressions.iter().all(|name| names.contains(&name.as_str())));
+    assert!(
+        regressions
+            .iter()
+            .all(|name| names.contains(&name.as_str()))
+    );
 }
 
 #[test]
@@ -97,14 +111,23 @@ fn the_inputs_of_the_repository_stay_few_and_small() {
     for target in TARGETS {
         for kind in ["corpus", "regressions"] {
             let files = files(&package().join(kind).join(target.name));
-            assert!(files.len() <= FILES_MAX, "{} of {}: {}", kind, target.name, files.len());
+            assert!(
+                files.len() <= FILES_MAX,
+                "{} of {}: {}",
+                kind,
+                target.name,
+                files.len()
+            );
             all += files
                 .iter()
                 .map(|path| fs::metadata(path).expect("readable").len())
                 .sum::<u64>();
         }
     }
-    assert!(all <= BYTES_MAX, "{all} bytes; run `cargo xtask fuzz --minimise`");
+    assert!(
+        all <= BYTES_MAX,
+        "{all} bytes; run `cargo xtask fuzz --minimise`"
+    );
 }
 
 /// The golden messages of `wire` are inputs of its targets as well.

@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::metadata::Metadata;
 use crate::process::{cargo, find};
+use outcome::Ended;
 pub(crate) use outcome::Outcome;
 
 /// The package, below the root.
@@ -128,7 +129,10 @@ pub(crate) fn replay(root: &Path, target: &str, inputs: &[PathBuf]) -> Result<()
     let bench = Bench::build(root, Build::Fast)?;
     bench.targets(&[target.to_owned()])?;
     let status = bench
-        .command(target, &inputs.iter().map(OsString::from).collect::<Vec<_>>())
+        .command(
+            target,
+            &inputs.iter().map(OsString::from).collect::<Vec<_>>(),
+        )
         .env("RUST_BACKTRACE", "1")
         .status()
         .with_context(|| format!("cannot start {}", bench.program.display()))?;
@@ -150,8 +154,9 @@ pub(crate) fn minimise(root: &Path, targets: &[String]) -> Result<()> {
         let found = bench.output.join("corpus").join(&target);
         fs::create_dir_all(&found)?;
         // What counts is which places are reached, not how often: that would keep thousands.
-        let mut arguments: Vec<OsString> =
-            ["-set_cover_merge=1", "-use_counters=0"].map(OsString::from).to_vec();
+        let mut arguments: Vec<OsString> = ["-set_cover_merge=1", "-use_counters=0"]
+            .map(OsString::from)
+            .to_vec();
         arguments.extend([&merged, &kept, &found].map(OsString::from));
         let log = bench.log(&format!("{target}.merge"))?;
         let status = bench
@@ -160,7 +165,10 @@ pub(crate) fn minimise(root: &Path, targets: &[String]) -> Result<()> {
             .stderr(log)
             .status()
             .with_context(|| format!("cannot start {}", bench.program.display()))?;
-        ensure!(status.success(), "the corpus of {target} cannot be merged: {status}");
+        ensure!(
+            status.success(),
+            "the corpus of {target} cannot be merged: {status}"
+        );
         let files = files(&merged)?;
         let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
         println!("  {target:<16} {:>5} files {bytes:>8} bytes", files.len());
@@ -204,7 +212,10 @@ impl Bench {
         let status = Command::new(cargo())
             .current_dir(root)
             .args(arguments)
-            .env("RUSTC_WORKSPACE_WRAPPER", root.join("scripts/instrument.sh"))
+            .env(
+                "RUSTC_WORKSPACE_WRAPPER",
+                root.join("scripts/instrument.sh"),
+            )
             .stdin(Stdio::null())
             .status()
             .context("cannot start cargo")?;
@@ -224,7 +235,11 @@ impl Bench {
             .output()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         let known = listed(&String::from_utf8_lossy(&output.stdout));
-        ensure!(!known.is_empty(), "{} lists no targets", self.program.display());
+        ensure!(
+            !known.is_empty(),
+            "{} lists no targets",
+            self.program.display()
+        );
         choose(known, asked)
     }
 
@@ -272,7 +287,10 @@ impl Bench {
             "-reload=0".into(),
         ];
         arguments.extend(plan.seed.map(|seed| format!("-seed={seed}").into()));
-        let dictionary = self.package.join("dictionaries").join(format!("{target}.dict"));
+        let dictionary = self
+            .package
+            .join("dictionaries")
+            .join(format!("{target}.dict"));
         if dictionary.exists() {
             arguments.push(format!("-dict={}", dictionary.display()).into());
         }
@@ -291,12 +309,18 @@ impl Bench {
             .stderr(self.log(target)?)
             .status()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let time = begun.elapsed();
         let log = self.output.join("logs").join(format!("{target}.log"));
         let said = String::from_utf8_lossy(
             &fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?,
         )
         .into_owned();
-        Ok(Outcome::read(target, &said, status.success(), begun.elapsed()))
+        let ended = if status.success() {
+            Ended::Well
+        } else {
+            Ended::Badly
+        };
+        Ok(Outcome::read(target, &said, ended, time))
     }
 }
 
@@ -321,7 +345,10 @@ fn choose(known: Vec<Target>, asked: &[String]) -> Result<Vec<Target>> {
         let found = known.iter().find(|target| target.name == *name).cloned();
         found.with_context(|| {
             let names: Vec<_> = known.iter().map(|target| target.name.as_str()).collect();
-            format!("no target is named `{name}`; there are {}", names.join(", "))
+            format!(
+                "no target is named `{name}`; there are {}",
+                names.join(", ")
+            )
         })
     };
     asked.iter().map(find).collect()
@@ -356,7 +383,12 @@ mod tests {
         assert_eq!(names(choose(known(), &[]).unwrap()), ["wire-clc", "llc"]);
         let asked = ["llc".to_owned(), "wire-clc".to_owned()];
         assert_eq!(names(choose(known(), &asked).unwrap()), asked);
-        let error = choose(known(), &["lcl".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("`lcl`") && error.contains("wire-clc, llc"), "{error}");
+        let error = choose(known(), &["lcl".to_owned()])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("`lcl`") && error.contains("wire-clc, llc"),
+            "{error}"
+        );
     }
 }

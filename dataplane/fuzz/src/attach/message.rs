@@ -37,7 +37,9 @@ fn judge(packet: &[u8], fds: usize) {
     match &request {
         Ok(request) => {
             assert_eq!(request.emit(), packet, "{request:?}");
-            is_strict(packet, fds, |packet, fds| Request::parse(packet, fds).is_ok());
+            is_strict(packet, fds, |packet, fds| {
+                Request::parse(packet, fds).is_ok()
+            });
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -78,7 +80,10 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
         assert_eq!(sent.is_ok(), fds <= FDS_MAX, "{sent:?}");
         let received = packet::receive(&*there);
         match received {
-            Ok(Packet { bytes: got, fds: with }) => {
+            Ok(Packet {
+                bytes: got,
+                fds: with,
+            }) => {
                 assert_eq!((&got[..], with.len()), (bytes, fds));
                 drop(with);
             }
@@ -88,7 +93,10 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
             Err(ReceiveError::Closed) => assert!(bytes.is_empty()),
             Err(error @ ReceiveError::System(_)) => panic!("{error}"),
         }
-        assert!(matches!(packet::receive(&*there), Err(ReceiveError::WouldBlock)));
+        assert!(matches!(
+            packet::receive(&*there),
+            Err(ReceiveError::WouldBlock)
+        ));
         assert_eq!(lowest_free_fd(), before, "a descriptor was left open");
     });
 }

@@ -55,7 +55,10 @@ struct World {
 
 /// A TCP socket that leads nowhere: the library passes its descriptor on and asks it nothing.
 fn tcp() -> TcpStream {
-    let (inet, stream) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+    let (inet, stream) = (
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+    );
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(inet, stream, flags, None).expect("a socket");
     TcpStream::from(socket)
@@ -84,7 +87,11 @@ impl World {
         if how & 0xe0 == 0xe0 {
             fds.rotate_left(usize::from(how >> 1 & 3));
         }
-        let count = if how & 0x70 == 0x60 { usize::from(input.byte() % 3) } else { 3 };
+        let count = if how & 0x70 == 0x60 {
+            usize::from(input.byte() % 3)
+        } else {
+            3
+        };
         packet::send(&control, &welcome, &fds[..count]).expect("welcome");
         let options = SessionOptions {
             name: "fuzz".to_owned(),
@@ -131,7 +138,9 @@ impl World {
             _ => {
                 let _ = self.wake.signal();
                 let none = Some(Duration::ZERO);
-                self.session.wait(&mut self.events, none).expect("waiting fails for nothing");
+                self.session
+                    .wait(&mut self.events, none)
+                    .expect("waiting fails for nothing");
                 self.take_events();
             }
         }
@@ -160,13 +169,32 @@ impl World {
         let (slot, generation) = (u16::from(how & 3), u16::from(how >> 2 & 1) + 1);
         let text = String::new();
         let reply = match input.byte() {
-            0..=0x7f => Reply::Accelerated { request, slot, generation },
-            0x80..=0x9f => Reply::Fallback { request, code: 3, text },
-            0xa0..=0xbf => Reply::Failed { request, errno: input.u32().cast_signed(), text },
+            0..=0x7f => Reply::Accelerated {
+                request,
+                slot,
+                generation,
+            },
+            0x80..=0x9f => Reply::Fallback {
+                request,
+                code: 3,
+                text,
+            },
+            0xa0..=0xbf => Reply::Failed {
+                request,
+                errno: input.u32().cast_signed(),
+                text,
+            },
             0xc0..=0xdf => Reply::Released { slot, generation },
             0xe0 => Reply::Refused { text },
-            0xe1 => Reply::Welcome { version: VERSION, session: 1 },
-            slot => Reply::Accelerated { request, slot: slot.into(), generation },
+            0xe1 => Reply::Welcome {
+                version: VERSION,
+                session: 1,
+            },
+            slot => Reply::Accelerated {
+                request,
+                slot: slot.into(),
+                generation,
+            },
         };
         self.say(&reply.emit());
     }
@@ -177,7 +205,11 @@ impl World {
     }
 
     fn upgrade(&mut self, how: u8) {
-        let role = if how & 1 == 0 { Role::Client } else { Role::Server };
+        let role = if how & 1 == 0 {
+            Role::Client
+        } else {
+            Role::Server
+        };
         match self.session.upgrade_start(tcp(), role) {
             Ok(request) => {
                 assert!(!self.requests.contains(&request));
@@ -188,22 +220,36 @@ impl World {
     }
 
     fn read(&mut self, which: u8, len: u8) {
-        let Some(mut stream) = self.streams.get(usize::from(which) % self.streams.len().max(1)) else {
+        let Some(mut stream) = self
+            .streams
+            .get(usize::from(which) % self.streams.len().max(1))
+        else {
             return;
         };
         let len = usize::from(len) * 40 % self.buffer.len();
         let into = &mut self.buffer[..len];
-        let read = if which & 8 == 0 { stream.read(into) } else { stream.peek(into) };
+        let read = if which & 8 == 0 {
+            stream.read(into)
+        } else {
+            stream.peek(into)
+        };
         assert!(read.is_err() || read.is_ok_and(|read| read <= len));
     }
 
     fn write(&mut self, which: u8, len: u8) {
-        let Some(mut stream) = self.streams.get(usize::from(which) % self.streams.len().max(1)) else {
+        let Some(mut stream) = self
+            .streams
+            .get(usize::from(which) % self.streams.len().max(1))
+        else {
             return;
         };
         let len = usize::from(len) * 40 % self.buffer.len();
         let from = &self.buffer[..len];
-        let written = if which & 8 == 0 { stream.write(from) } else { stream.write_urgent(from) };
+        let written = if which & 8 == 0 {
+            stream.write(from)
+        } else {
+            stream.write_urgent(from)
+        };
         assert!(written.is_err() || written.is_ok_and(|written| written <= len));
     }
 
@@ -239,10 +285,13 @@ impl World {
                 }
                 StreamEvent::Upgraded { request, stream } => {
                     let at = self.requests.iter().position(|asked| *asked == request);
-                    self.requests.swap_remove(at.expect("an answer to a question"));
+                    self.requests
+                        .swap_remove(at.expect("an answer to a question"));
                     if let Ok(stream) = stream {
                         if stream.is_accelerated() {
-                            stream.set_blocking(Blocking::Never).expect("no system call");
+                            stream
+                                .set_blocking(Blocking::Never)
+                                .expect("no system call");
                         }
                         stream.watch(self.streams.len() as u64);
                         // What stays on TCP is the kernel's affair.
@@ -257,7 +306,10 @@ impl World {
     }
 
     fn judge(&mut self) {
-        assert!(self.session.is_gone() || !self.was_gone, "a dead appliance rose");
+        assert!(
+            self.session.is_gone() || !self.was_gone,
+            "a dead appliance rose"
+        );
         self.was_gone = self.session.is_gone();
         for stream in &self.streams {
             let readiness = stream.readiness().expect("accelerated");

@@ -135,7 +135,11 @@ impl World {
     /// A line that is mostly next to what is legal.
     fn write_line(&mut self, slot: u16, input: &mut Input<'_>) {
         let (how, len) = (input.byte(), input.byte());
-        let of = self.slots.get(usize::from(slot)).copied().unwrap_or_default();
+        let of = self
+            .slots
+            .get(usize::from(slot))
+            .copied()
+            .unwrap_or_default();
         let op = u64::from(how & 7);
         let generation = of.generation.wrapping_add(u16::from(how >> 6 == 3));
         let mut word =
@@ -145,14 +149,30 @@ impl World {
         }
         let (prepared, consumed) = (input.number(), input.number());
         // Half of the numbers are steps from where the slot stands.
-        let near = |base: u64, number: u64| if how & 8 == 0 { base.wrapping_add(number) } else { number };
-        let mut line = [word, near(of.prepared, prepared), near(of.consumed, consumed), 0, 0, 0, 0];
+        let near = |base: u64, number: u64| {
+            if how & 8 == 0 {
+                base.wrapping_add(number)
+            } else {
+                number
+            }
+        };
+        let mut line = [
+            word,
+            near(of.prepared, prepared),
+            near(of.consumed, consumed),
+            0,
+            0,
+            0,
+            0,
+        ];
         for (index, word) in line[3..].iter_mut().enumerate() {
             *word = u64::from_ne_bytes([how.wrapping_add(index as u8); 8]);
         }
         if self.lines.free() == 0 {
             // The library would wait; this one writes over lines that nobody has read.
-            self.lines.refresh(self.lines.written()).expect("our own count");
+            self.lines
+                .refresh(self.lines.written())
+                .expect("our own count");
         }
         self.lines.write(&line);
     }
@@ -181,7 +201,10 @@ impl World {
         assert_eq!(submission.generation, slot.generation);
         assert!(submission.prepared_total >= slot.prepared, "{submission:?}");
         assert!(submission.consumed_total >= slot.consumed, "{submission:?}");
-        assert!(submission.consumed_total <= slot.news.produced, "{submission:?}");
+        assert!(
+            submission.consumed_total <= slot.news.produced,
+            "{submission:?}"
+        );
         let most = slot.news.reclaimed.saturating_add(BUFFER.into());
         assert!(submission.prepared_total <= most, "{submission:?}");
         if is_over || slot.has_shut {
@@ -263,7 +286,9 @@ impl World {
         self.has_scribbled_buffers = true;
         let bytes = [input.byte(); 8];
         let at = usize::from(input.u16()) % (self.buffers.len() - 8);
-        self.segment.copy_in(self.buffers_at + at, &bytes).expect("inside");
+        self.segment
+            .copy_in(self.buffers_at + at, &bytes)
+            .expect("inside");
         self.buffers[at..at + 8].copy_from_slice(&bytes);
     }
 
@@ -274,7 +299,9 @@ impl World {
 
     fn take_events(&mut self, count: usize) {
         for _ in 0..count {
-            let Some(event) = self.events.take() else { return };
+            let Some(event) = self.events.take() else {
+                return;
+            };
             if self.has_scribbled {
                 continue;
             }
@@ -320,7 +347,10 @@ impl World {
                     break;
                 }
             }
-            assert!(!self.side.has_pending(), "news is kept although there is room");
+            assert!(
+                !self.side.has_pending(),
+                "news is kept although there is room"
+            );
             for (slot, told) in self.slots.iter().zip(self.told) {
                 let (_, news) = told.unwrap_or_default();
                 // News of a slot that was published is told; what never changed need not be.
@@ -329,8 +359,16 @@ impl World {
             }
         }
         let mut now = vec![0; self.buffers.len()];
-        self.segment.copy_out(self.buffers_at, &mut now).expect("inside");
-        let changed = now.iter().zip(&self.buffers).position(|(now, must)| now != must);
-        assert_eq!(changed, None, "a byte of the buffers that nobody may change");
+        self.segment
+            .copy_out(self.buffers_at, &mut now)
+            .expect("inside");
+        let changed = now
+            .iter()
+            .zip(&self.buffers)
+            .position(|(now, must)| now != must);
+        assert_eq!(
+            changed, None,
+            "a byte of the buffers that nobody may change"
+        );
     }
 }

@@ -128,7 +128,11 @@ impl World {
         assert_ne!(state, ConnState::Closed, "nobody listened");
         assert_eq!(first, None, "a reset connection does not listen");
         assert_eq!(self.conn.abort_reason(), Some(reason));
-        assert_eq!(self.conn.readable(), readable, "something of the lie was taken");
+        assert_eq!(
+            self.conn.readable(),
+            readable,
+            "something of the lie was taken"
+        );
         // A consumer cursor is judged first, so it may have been true.
         assert!(self.conn.window() >= window);
         let is_told = self.conn.wants_transmit() || has_final(self.totals.said);
@@ -154,7 +158,8 @@ impl World {
         let batch = self.conn.poll_transmit(inline_max);
         assert_eq!(batch.is_some(), wants);
         let Some(batch) = batch else { return false };
-        self.totals.judge_batch(&batch, &self.conn, &self.params, window, inline_max);
+        self.totals
+            .judge_batch(&batch, &self.conn, &self.params, window, inline_max);
         true
     }
 
@@ -188,8 +193,13 @@ impl World {
     /// However it was told to end, it can be polled to silence, and its own timers end it.
     fn finish(&mut self) {
         let queued = self.conn.prepared_total() - self.conn.sent_total();
-        let words = (0..).take_while(|_| self.poll(0)).take(LAST_WORDS_MAX + queued as usize + 1);
-        assert!(words.count() <= LAST_WORDS_MAX + queued as usize, "it does not fall silent");
+        let words = (0..)
+            .take_while(|_| self.poll(0))
+            .take(LAST_WORDS_MAX + queued as usize + 1);
+        assert!(
+            words.count() <= LAST_WORDS_MAX + queued as usize,
+            "it does not fall silent"
+        );
         self.judge();
         self.conn.close();
         self.judge();
@@ -200,7 +210,11 @@ impl World {
         }
         while self.poll(0) {}
         self.judge();
-        assert!(self.conn.is_finished(), "its timers do not end it: {:?}", self.conn);
+        assert!(
+            self.conn.is_finished(),
+            "its timers do not end it: {:?}",
+            self.conn
+        );
     }
 }
 

@@ -65,7 +65,11 @@ fn index(side: Side) -> usize {
 
 impl World {
     fn new(input: &mut Input<'_>) -> World {
-        let completions = if input.byte() & 1 == 0 { Completions::Prompt } else { Completions::Never };
+        let completions = if input.byte() & 1 == 0 {
+            Completions::Prompt
+        } else {
+            Completions::Never
+        };
         let mut side = || SideParams {
             sndbuf_bytes: ring(input.byte()),
             rmbe_bytes: ring(input.byte()),
@@ -100,7 +104,11 @@ impl World {
 
     fn step(&mut self, input: &mut Input<'_>) {
         let op = input.byte();
-        let side = if op & 0x10 == 0 { Side::Left } else { Side::Right };
+        let side = if op & 0x10 == 0 {
+            Side::Left
+        } else {
+            Side::Right
+        };
         match op & 0x0f {
             0..=2 => self.write(side, input.byte().into()),
             3 | 4 => self.read(side, input.byte().into()),
@@ -112,7 +120,8 @@ impl World {
                     0 => UrgentDelivery::Inline,
                     _ => UrgentDelivery::OutOfLine,
                 };
-                self.pair.wish(side, |conn| conn.set_urgent_delivery(delivery));
+                self.pair
+                    .wish(side, |conn| conn.set_urgent_delivery(delivery));
             }
             12 => {
                 self.pair.wish(side, |conn| conn.shutdown_write());
@@ -160,7 +169,10 @@ impl World {
     fn forget_read(&mut self, side: Side) {
         let consumed = self.pair.conn(side).consumed_total();
         let from = &mut self.seen[index(side.peer())];
-        let still = from.written.checked_sub(consumed).expect("more is read than was written");
+        let still = from
+            .written
+            .checked_sub(consumed)
+            .expect("more is read than was written");
         let read = from.unread.len() - still as usize;
         from.unread.drain(..read);
     }
@@ -197,7 +209,10 @@ impl World {
     /// Time passes; a timer that expires ends something.
     fn advance(&mut self, time: Duration) {
         let end = self.pair.now().after(time);
-        if Side::BOTH.iter().any(|side| self.pair.timer(*side).is_some_and(|(_, at)| at <= end)) {
+        if Side::BOTH
+            .iter()
+            .any(|side| self.pair.timer(*side).is_some_and(|(_, at)| at <= end))
+        {
             self.fate = Fate::Ended;
         }
         self.pair.advance(time);
@@ -212,8 +227,10 @@ impl World {
                 moved |= self.deliver(side.peer());
             }
             if !moved {
-                let under_way: usize =
-                    Side::BOTH.iter().map(|side| self.pair.in_flight_to(*side)).sum();
+                let under_way: usize = Side::BOTH
+                    .iter()
+                    .map(|side| self.pair.in_flight_to(*side))
+                    .sum();
                 if under_way == 0 {
                     return;
                 }

@@ -164,9 +164,14 @@ impl World<'_> {
             recv_sge: 1,
             inline_bytes: 64,
         };
-        let spec = QpSpec { kind: QpKind::Rc, caps };
+        let spec = QpSpec {
+            kind: QpKind::Rc,
+            caps,
+        };
         let device = bed.host.device();
-        let mut qp = device.create_qp(bed.group.id(), &spec).expect("a queue pair");
+        let mut qp = device
+            .create_qp(bed.group.id(), &spec)
+            .expect("a queue pair");
         let qpn = qp.qpn();
         device.to_init(&mut qp).expect("INIT");
         let rtr = RtrAttr {
@@ -216,7 +221,11 @@ impl World<'_> {
             13 => self.write_line(input),
             14 => {
                 let at = usize::from(input.byte() % 40) * 8;
-                self.bed.port.word(at).expect("inside").store(input.number());
+                self.bed
+                    .port
+                    .word(at)
+                    .expect("inside")
+                    .store(input.number());
             }
             _ if self.visitors.len() > which => drop(self.visitors.swap_remove(which)),
             _ => {}
@@ -228,7 +237,8 @@ impl World<'_> {
         // Those that have ended are counted until the device has looked.
         if self.visitors.len() < VISITORS_MAX {
             self.bed.host.turn();
-            self.visitors.push(self.bed.host.visit().expect("a connection"));
+            self.visitors
+                .push(self.bed.host.visit().expect("a connection"));
         }
     }
 
@@ -245,7 +255,9 @@ impl World<'_> {
     }
 
     fn send(&self, which: usize, packet: &[u8], wares: &[u8]) {
-        let Some(socket) = self.visitors.get(which) else { return };
+        let Some(socket) = self.visitors.get(which) else {
+            return;
+        };
         let fds: Vec<BorrowedFd<'_>> = wares
             .iter()
             .map(|ware| self.bed.wares[usize::from(*ware) % self.bed.wares.len()].as_fd())
@@ -295,7 +307,11 @@ impl World<'_> {
         let body = input.bytes(usize::from(how & 0x1f) * 10).to_vec();
         let wares: Vec<u8> = (0..how >> 6).collect();
         if how & 0x20 == 0 {
-            self.send(which, &World::packet(u16::from(input.byte()), &body), &wares);
+            self.send(
+                which,
+                &World::packet(u16::from(input.byte()), &body),
+                &wares,
+            );
         } else {
             self.send(which, &body, &wares);
         }
@@ -316,10 +332,20 @@ impl World<'_> {
         let form = u64::from(op >> 7);
         let (addr, rkey) = match opcode {
             1 => (0, 0),
-            _ => (self.bed.open.addr() + u64::from(at) * 5, u64::from(self.bed.open.rkey().0)),
+            _ => (
+                self.bed.open.addr() + u64::from(at) * 5,
+                u64::from(self.bed.open.rkey().0),
+            ),
         };
-        let mut line =
-            [opcode | 0x80 | form << 8 | form << 12 | rkey << 32, addr, 3, 4, 5, 6, 7];
+        let mut line = [
+            opcode | 0x80 | form << 8 | form << 12 | rkey << 32,
+            addr,
+            3,
+            4,
+            5,
+            6,
+            7,
+        ];
         if form == 0 {
             line[0] |= u64::from(len) << 16;
         } else {
@@ -327,7 +353,10 @@ impl World<'_> {
             line[3] = input.number();
         }
         let bytes = line_bytes(&line, self.position);
-        self.bed.port.copy_in(line_at(self.position), &bytes).expect("inside");
+        self.bed
+            .port
+            .copy_in(line_at(self.position), &bytes)
+            .expect("inside");
         self.position += 1;
     }
 
@@ -366,7 +395,11 @@ impl World<'_> {
             self.bed.host.turn();
         }
         self.bed.host.hang_up();
-        assert_eq!(self.bed.host.connections(), 0, "a connection without a peer");
+        assert_eq!(
+            self.bed.host.connections(),
+            0,
+            "a connection without a peer"
+        );
         drop(self.bed.group.release(self.qp));
         let mut into = [Completion::EMPTY; 4];
         assert_eq!(self.bed.group.reap(self.now, &mut into), 0);
@@ -376,7 +409,10 @@ impl World<'_> {
         let mut bytes = [0; SLOTS_AT];
         self.bed.memory.copy_out(0, &mut bytes).expect("inside");
         let closed = bytes[..OPEN.start].iter().chain(&bytes[OPEN.end..]);
-        assert!(closed.into_iter().all(|byte| *byte == 0), "closed memory was written");
+        assert!(
+            closed.into_iter().all(|byte| *byte == 0),
+            "closed memory was written"
+        );
     }
 }
 

@@ -32,9 +32,15 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 fn judge_line(words: &Words) {
-    let Some(said) = line_again(words) else { return };
+    let Some(said) = line_again(words) else {
+        return;
+    };
     let is_referenced = words[0] >> 8 & 0xf == 1;
-    let most = if is_referenced { REFERENCED_BYTES_MAX } else { CARRIED_BYTES_MAX };
+    let most = if is_referenced {
+        REFERENCED_BYTES_MAX
+    } else {
+        CARRIED_BYTES_MAX
+    };
     assert!(said.len <= most, "{said:?}");
     let lines_most = 1 + (CARRIED_BYTES_MAX as usize).div_ceil(56);
     assert!((1..=lines_most).contains(&said.lines), "{said:?}");
@@ -49,7 +55,10 @@ fn judge_line(words: &Words) {
     }
     assert_eq!(said.again, expected);
     let second = line_again(&said.again);
-    assert_eq!(second.map(|second| (second.len, second.lines)), Some((said.len, said.lines)));
+    assert_eq!(
+        second.map(|second| (second.len, second.lines)),
+        Some((said.len, said.lines))
+    );
 }
 
 fn judge_packet(packet: &[u8], fds: usize) {

@@ -73,7 +73,9 @@ impl End {
 
     fn create(&self) -> SoftQp {
         let kind = QpKind::Rc;
-        self.device.create_qp(self.group.id(), &QpSpec { kind, caps: CAPS }).expect("a queue pair")
+        self.device
+            .create_qp(self.group.id(), &QpSpec { kind, caps: CAPS })
+            .expect("a queue pair")
     }
 
     fn connect(&mut self, mut qp: SoftQp, peer_gid: [u8; 16], peer_qpn: u32) {
@@ -135,7 +137,10 @@ pub(crate) fn run(bytes: &[u8]) {
             let fabric = Fabric::new();
             [End::new(&fabric, 1), End::new(&fabric, 2)]
         });
-        honest.memory.copy_in(0, &[0; MEMORY_BYTES]).expect("inside");
+        honest
+            .memory
+            .copy_in(0, &[0; MEMORY_BYTES])
+            .expect("inside");
         let (of_liar, of_honest) = (liar.create(), honest.create());
         let (liar_qpn, honest_qpn) = (of_liar.qpn(), of_honest.qpn());
         liar.connect(of_liar, [2; 16], honest_qpn);
@@ -170,7 +175,11 @@ impl World<'_> {
                 let _ = self.liar.group.reap(self.now, into);
             }
             14 => {
-                let sleep = if op & 0x10 == 0 { Sleep::May } else { Sleep::Never };
+                let sleep = if op & 0x10 == 0 {
+                    Sleep::May
+                } else {
+                    Sleep::Never
+                };
                 let _ = self.honest.group.arm(sleep);
                 self.honest.group.disarm();
             }
@@ -195,7 +204,15 @@ impl World<'_> {
                 (to.addr, u64::from(to.rkey.0))
             }
         };
-        let mut line = [opcode | form << 8 | form << 12 | length << 16 | rkey << 32, addr, 3, 4, 5, 6, 7];
+        let mut line = [
+            opcode | form << 8 | form << 12 | length << 16 | rkey << 32,
+            addr,
+            3,
+            4,
+            5,
+            6,
+            7,
+        ];
         if form == 1 {
             line[0] &= !(0xffff << 16);
             line[2] = u64::from(input.u32()) | u64::from(len) << 32;
@@ -206,8 +223,16 @@ impl World<'_> {
             line[(bit >> 6) as usize] ^= 1 << (bit & 63);
         }
         // Mostly where the honest side looks next.
-        let position = if how & 0x0c == 0x0c { u64::from(input.byte()) } else { self.position };
-        self.liar.group.scribble(self.liar.qp, line_at(position), &line_bytes(&line, position));
+        let position = if how & 0x0c == 0x0c {
+            u64::from(input.byte())
+        } else {
+            self.position
+        };
+        self.liar.group.scribble(
+            self.liar.qp,
+            line_at(position),
+            &line_bytes(&line, position),
+        );
         self.position += 1;
     }
 
@@ -218,14 +243,23 @@ impl World<'_> {
             _ => usize::from(input.u16()) % (PORT_BYTES / 8) * 8,
         };
         let word = input.number();
-        self.liar.group.scribble(self.liar.qp, at, &word.to_le_bytes());
+        self.liar
+            .group
+            .scribble(self.liar.qp, at, &word.to_le_bytes());
     }
 
     fn receive(&mut self) {
         let slot = self.work.next % SLOTS;
-        let into = self.honest.sge(SLOTS_AT + slot as usize * SLOT_BYTES as usize, SLOT_BYTES);
+        let into = self
+            .honest
+            .sge(SLOTS_AT + slot as usize * SLOT_BYTES as usize, SLOT_BYTES);
         let wr = WrId(self.work.next);
-        if self.honest.group.post_recv(self.honest.qp, wr, into).is_ok() {
+        if self
+            .honest
+            .group
+            .post_recv(self.honest.qp, wr, into)
+            .is_ok()
+        {
             self.work.receives.push_back(self.work.next);
             self.work.next += 1;
         }
@@ -234,7 +268,11 @@ impl World<'_> {
     /// The honest side's own work, which the liar may or may not execute.
     fn send(&mut self, how: u8, len: u8) {
         let (qp, wr) = (self.honest.qp, WrId(self.work.next));
-        let signal = if how & 1 == 0 { Signal::Signaled } else { Signal::Unsignaled };
+        let signal = if how & 1 == 0 {
+            Signal::Signaled
+        } else {
+            Signal::Unsignaled
+        };
         let bytes = [len; 256];
         let length = u32::from(len) + 1;
         let sges = [self.honest.sge(0, length), self.honest.sge(8, 8)];
@@ -264,7 +302,10 @@ impl World<'_> {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
         if how & 1 == 0 {
-            self.honest.group.flush(qp).expect("there is such a queue pair");
+            self.honest
+                .group
+                .flush(qp)
+                .expect("there is such a queue pair");
         }
     }
 
@@ -303,15 +344,26 @@ impl World<'_> {
     }
 
     fn finish(mut self) {
-        let mut qp = self.honest.group.release(self.honest.qp).expect("it was adopted");
+        let mut qp = self
+            .honest
+            .group
+            .release(self.honest.qp)
+            .expect("it was adopted");
         if qp.state() != QpState::Error {
-            self.honest.device.to_error(&mut qp).expect("any state leads to the error state");
+            self.honest
+                .device
+                .to_error(&mut qp)
+                .expect("any state leads to the error state");
         }
         self.honest.qp = self.honest.group.adopt(qp).expect("room in the group");
         for _ in 0..2 * SLOTS {
             self.reap(0);
         }
-        assert!(self.work.sends.is_empty(), "work without an end: {:?}", self.work.sends);
+        assert!(
+            self.work.sends.is_empty(),
+            "work without an end: {:?}",
+            self.work.sends
+        );
         assert!(self.work.receives.is_empty(), "receives without an end");
         assert_eq!(self.honest.group.state(self.honest.qp), QpState::Error);
         drop(self.honest.group.release(self.honest.qp));
@@ -319,7 +371,10 @@ impl World<'_> {
         let mut bytes = [0; SLOTS_AT];
         self.honest.memory.copy_out(0, &mut bytes).expect("inside");
         let closed = bytes[..OPEN.start].iter().chain(&bytes[OPEN.end..]);
-        assert!(closed.into_iter().all(|byte| *byte == 0), "closed memory was written");
+        assert!(
+            closed.into_iter().all(|byte| *byte == 0),
+            "closed memory was written"
+        );
         for event in self.honest.device.take_events() {
             if let DeviceEvent::PeerRefused { what } = event {
                 assert!(!what.is_empty());
@@ -336,7 +391,10 @@ impl Outstanding {
     fn end(&mut self, done: &Completion) {
         if done.opcode.is_receive() {
             assert_eq!(self.receives.pop_front(), Some(done.wr_id.0), "{done:?}");
-            assert!(done.byte_len <= SLOT_BYTES || done.imm.is_some(), "{done:?}");
+            assert!(
+                done.byte_len <= SLOT_BYTES || done.imm.is_some(),
+                "{done:?}"
+            );
             return;
         }
         // Work that was not signalled completes only if it failed.

@@ -125,7 +125,9 @@ impl Exports {
 
     /// Puts a value where a peer has it; whether there is such a place.
     pub fn mirror(&self, id: u32, value: u64) -> bool {
-        self.table.mirror(Id::from_bits(id), Arc::new(value)).is_ok()
+        self.table
+            .mirror(Id::from_bits(id), Arc::new(value))
+            .is_ok()
     }
 
     /// Takes a mirrored value out.

@@ -32,24 +32,35 @@ pub(crate) struct Failure {
     pub said: String,
 }
 
+/// How the program of the targets ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// At its limit.
+    Well,
+    /// Before it.
+    Badly,
+}
+
 impl Outcome {
     /// The columns of an outcome.
     pub(crate) const HEAD: &'static str =
         "target            executions       time  exec/s  features  inputs";
 
     /// Reads the log of a run.
-    pub(crate) fn read(target: &str, log: &str, success: bool, time: Duration) -> Outcome {
+    pub(crate) fn read(target: &str, log: &str, ended: Ended, time: Duration) -> Outcome {
         let after = |line: &str, word: &str| -> Option<u64> {
             let (_, rest) = line.split_once(word)?;
-            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            let end = rest
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(rest.len());
             rest[..end].parse().ok()
         };
         let last = |word: &str| log.lines().rev().find_map(|line| after(line, word));
         let stat = last("stat::number_of_executed_units: ");
-        let failure = (!success).then(|| {
+        let failure = (ended == Ended::Badly).then(|| {
             let lines: Vec<_> = log.lines().collect();
             let written = |line: &&str| line.contains("Test unit written to ");
-            let input = lines.iter().rev().copied().find(|line| written(&line));
+            let input = lines.iter().rev().copied().find(written);
             let input = input.and_then(|line| line.split_once("written to "));
             Failure {
                 input: input.map_or(String::new(), |(_, path)| path.trim().to_owned()),
@@ -112,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_figures_are_those_of_the_last_line_that_has_them() {
-        let outcome = Outcome::read("wire", GOOD, true, Duration::from_secs(4));
+        let outcome = Outcome::read("wire", GOOD, Ended::Well, Duration::from_secs(4));
         assert_eq!(
             (outcome.executions, outcome.features, outcome.inputs),
             (100_000, 15, 5)
@@ -125,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_failure_names_its_input_and_how_to_see_it_again() {
-        let outcome = Outcome::read("wire", BAD, false, Duration::from_secs(1));
+        let outcome = Outcome::read("wire", BAD, Ended::Badly, Duration::from_secs(1));
         assert_eq!(outcome.executions, 512);
         let report = outcome.report();
         assert!(report.contains("thread panicked"), "{report}");
@@ -135,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_program_that_did_not_even_start_is_a_failure_without_an_input() {
-        let outcome = Outcome::read("wire", "", false, Duration::ZERO);
+        let outcome = Outcome::read("wire", "", Ended::Badly, Duration::ZERO);
         assert_eq!(outcome.executions, 0);
         assert!(!outcome.report().contains("--replay"));
     }
