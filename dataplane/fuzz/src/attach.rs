@@ -4,8 +4,6 @@ pub(crate) mod message;
 pub(crate) mod program;
 pub(crate) mod worker;
 
-use std::os::fd::AsRawFd;
-
 use pollux_attach::layout::{Layout, Shape};
 
 /// Connections of a session here, and bytes of each buffer.
@@ -21,11 +19,4 @@ const LINES_END: usize = EVENTS + EVENT_LINES * 64;
 
 fn layout() -> Layout {
     Layout::of(Shape::new(SLOTS, BUFFER, BUFFER).expect("a shape"))
-}
-
-/// The lowest number that a new descriptor would get: the same before and after, unless one was left
-/// open.
-fn lowest_free_fd() -> i32 {
-    let null = std::fs::File::open("/dev/null").expect("/dev/null");
-    null.as_raw_fd()
 }

@@ -12,6 +12,7 @@ mod attach;
 mod config;
 mod conn;
 mod credit;
+mod fds;
 mod handshake;
 mod input;
 mod llc;
@@ -51,27 +52,27 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "handshake",
-        input_bytes_max: 400,
+        input_bytes_max: 300,
         run: handshake::run,
     },
     Target {
         name: "llc",
-        input_bytes_max: 400,
+        input_bytes_max: 250,
         run: llc::run,
     },
     Target {
         name: "conn-pair",
-        input_bytes_max: 300,
+        input_bytes_max: 200,
         run: conn::pair::run,
     },
     Target {
         name: "conn-liar",
-        input_bytes_max: 300,
+        input_bytes_max: 200,
         run: conn::liar::run,
     },
     Target {
         name: "credit",
-        input_bytes_max: 300,
+        input_bytes_max: 200,
         run: credit::run,
     },
     Target {
@@ -81,12 +82,12 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "attach-worker",
-        input_bytes_max: 400,
+        input_bytes_max: 300,
         run: attach::worker::run,
     },
     Target {
         name: "attach-program",
-        input_bytes_max: 300,
+        input_bytes_max: 120,
         run: attach::program::run,
     },
     Target {
@@ -101,22 +102,22 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "soft-peer",
-        input_bytes_max: 400,
+        input_bytes_max: 200,
         run: soft::peer::run,
     },
     Target {
         name: "soft-fabric",
-        input_bytes_max: 300,
+        input_bytes_max: 120,
         run: soft::fabric::run,
     },
     Target {
         name: "config",
-        input_bytes_max: 1200,
+        input_bytes_max: 600,
         run: config::run,
     },
     Target {
         name: "rpc",
-        input_bytes_max: 400,
+        input_bytes_max: 200,
         run: rpc::run,
     },
 ];

@@ -20,11 +20,9 @@ use pollux_proto::llc::{
     CreditUse, Engine, EngineError, EngineParams, Output, RESPONSE_WAIT, RkeyTag, SecondLink,
 };
 use pollux_proto::time::Instant;
-use pollux_wire::field::{Gid, LinkNumber, Mac, Psn, Qpn, Rkey};
+use pollux_wire::field::{Gid, LinkNumber, Mac, Qpn, Rkey};
 use pollux_wire::llc::{
-    AddLink, AddLinkV2, AnnounceCredits, Answer, ConfirmLink, ConfirmRkey, DeleteLink,
-    DeleteReason, DeleteRkey, DeleteScope, Direction, Ending, Form, Kind, LinkRtoken, Message,
-    RejectReason, RequestAddLink, RkeyAnswer, RmbeMark, TestLink, Verdict,
+    DeleteReason, DeleteScope, Direction, Ending, Form, Kind, Message, RmbeMark,
 };
 
 use crate::Input;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pollux_fuzz::TARGETS;
 
@@ -9,6 +10,15 @@ use pollux_fuzz::TARGETS;
 const BYTES_MAX: u64 = 1 << 20;
 /// Most inputs of one target.
 const FILES_MAX: usize = 300;
+
+/// Some targets count the descriptors of the process: one test at a time, also where a test runner
+/// starts them as threads.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    // A test that has failed leaves nothing behind.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -41,6 +51,7 @@ fn folders(folder: &Path) -> Vec<String> {
 
 /// Tries every input of a target. The name of the file is printed first: it stands above the panic.
 fn replay(name: &str) {
+    let _alone = alone();
     let target = pollux_fuzz::find(name).expect("a target of that name");
     let mut count = 0;
     for kind in ["corpus", "regressions"] {
@@ -91,6 +102,7 @@ replays! {
 
 #[test]
 fn every_target_is_replayed_and_has_its_folder_of_inputs() {
+    let _alone = alone();
     let mut names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
     names.sort_unstable();
     let mut replayed = REPLAYED.to_vec();
@@ -107,6 +119,7 @@ fn every_target_is_replayed_and_has_its_folder_of_inputs() {
 
 #[test]
 fn the_inputs_of_the_repository_stay_few_and_small() {
+    let _alone = alone();
     let mut all = 0;
     for target in TARGETS {
         for kind in ["corpus", "regressions"] {
@@ -133,6 +146,7 @@ fn the_inputs_of_the_repository_stay_few_and_small() {
 /// The golden messages of `wire` are inputs of its targets as well.
 #[test]
 fn golden_messages_stand_the_checks_of_the_wire() {
+    let _alone = alone();
     let folder = package().join("../wire/tests/golden");
     let mut count = 0;
     for path in files(&folder) {

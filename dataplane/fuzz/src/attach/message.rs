@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use pollux_attach::message::{FDS_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use pollux_attach::packet::{self, Packet, ReceiveError};
 
-use super::lowest_free_fd;
+use crate::fds;
 
 thread_local! {
     /// Two ends of a socket, and something to send a descriptor of.
@@ -74,7 +74,7 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
             let (here, there) = packet::pair().expect("a pair");
             (here, there, File::open("/dev/null").expect("/dev/null"))
         });
-        let before = lowest_free_fd();
+        let before = fds::lowest_free();
         let given = vec![null.as_fd(); fds];
         let sent = packet::send(&*here, bytes, &given);
         assert_eq!(sent.is_ok(), fds <= FDS_MAX, "{sent:?}");
@@ -97,6 +97,6 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
             packet::receive(&*there),
             Err(ReceiveError::WouldBlock)
         ));
-        assert_eq!(lowest_free_fd(), before, "a descriptor was left open");
+        assert_eq!(fds::lowest_free(), before, "a descriptor was left open");
     });
 }

@@ -15,16 +15,16 @@ use pollux_attach::message::{Reply, Role};
 use pollux_attach::packet;
 use pollux_ring::{LineWriter, Segment, Wake, WakeSender, wake_channel};
 
-use super::{BUFFER, EVENT_LINES, EVENTS, LINES_END, layout, lowest_free_fd};
-use crate::Input;
+use super::{BUFFER, EVENT_LINES, EVENTS, LINES_END, layout};
+use crate::{Input, fds};
 
 /// Most steps of a run: the submission ring, which nobody empties here, must not fill, or the library
 /// waits for it as it should.
-const STEPS_MAX: usize = 48;
+const STEPS_MAX: usize = 40;
 
 /// Drives one target run.
 pub(crate) fn run(bytes: &[u8]) {
-    let before = lowest_free_fd();
+    let before = fds::lowest_free();
     let mut input = Input::new(bytes);
     if let Some(mut world) = World::open(&mut input) {
         for _ in 0..STEPS_MAX {
@@ -35,7 +35,7 @@ pub(crate) fn run(bytes: &[u8]) {
         }
         world.finish();
     }
-    assert_eq!(lowest_free_fd(), before, "a descriptor was left open");
+    assert_eq!(fds::lowest_free(), before, "a descriptor was left open");
 }
 
 struct World {

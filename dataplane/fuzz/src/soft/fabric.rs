@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pollux_provider::soft::testing::Host;
 use pollux_provider::soft::{DeviceOptions, SoftGroup};
@@ -25,7 +25,7 @@ use rustix::net::{
 };
 
 use super::{MEMORY_BYTES, OPEN, PORT_BYTES, SLOT_BYTES, SLOTS, SLOTS_AT, line_at, line_bytes};
-use crate::Input;
+use crate::{Input, fds};
 
 const OWN: [u8; 16] = [9; 16];
 const MAGIC: u32 = 0x7866_6c70;
@@ -134,19 +134,15 @@ struct World<'a> {
 pub(crate) fn run(bytes: &[u8]) {
     BED.with_borrow_mut(|bed| {
         let bed = bed.get_or_insert_with(Bed::new);
-        let before = lowest_free_fd();
+        let before = fds::lowest_free();
         let mut world = World::new(bed);
         let mut input = Input::new(bytes);
         while !input.is_empty() {
             world.step(&mut input);
         }
         world.finish();
-        assert_eq!(lowest_free_fd(), before, "a descriptor was left open");
+        assert_eq!(fds::lowest_free(), before, "a descriptor was left open");
     });
-}
-
-fn lowest_free_fd() -> i32 {
-    File::open("/dev/null").expect("/dev/null").as_raw_fd()
 }
 
 impl World<'_> {
