@@ -9,7 +9,7 @@ use pollux_fuzz::TARGETS;
 /// Most bytes of all inputs together: they are read and copied by everybody.
 const BYTES_MAX: u64 = 1 << 20;
 /// Most inputs of one target.
-const FILES_MAX: usize = 300;
+const FILES_MAX: usize = 250;
 
 /// Some targets count the descriptors of the process: one test at a time, also where a test runner
 /// starts them as threads.

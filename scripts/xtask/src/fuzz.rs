@@ -6,7 +6,7 @@
 
 mod outcome;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ const INPUT_SECONDS_MAX: u32 = 30;
 /// Most memory that a run may use, in MiB; a target that needs more holds what a stranger sent.
 const MEMORY_MIB_MAX: u32 = 1024;
 /// Largest number of files that a target's part of the corpus may have.
-const CORPUS_FILES_MAX: usize = 300;
+const CORPUS_FILES_MAX: usize = 200;
 
 /// When a run of one target ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,51 +140,56 @@ pub(crate) fn replay(root: &Path, target: &str, inputs: &[PathBuf]) -> Result<()
     Ok(())
 }
 
-/// Makes the corpus of the repository anew from all that was found: the smallest set of inputs that
-/// reaches everything which they reach together.
+/// Makes the corpus of the repository anew from all that was found: a small set of inputs that reaches
+/// every place which they reach together, and as many more as there is room for, the shortest first,
+/// of those that reach one another number of times.
 pub(crate) fn minimise(root: &Path, targets: &[String]) -> Result<()> {
     let bench = Bench::build(root, Build::Fast)?;
     for Target { name: target, .. } in bench.targets(targets)? {
-        let kept = bench.package.join("corpus").join(&target);
-        let merged = bench.output.join("merged").join(&target);
-        if merged.exists() {
-            fs::remove_dir_all(&merged)?;
-        }
-        fs::create_dir_all(&merged)?;
-        let found = bench.output.join("corpus").join(&target);
-        fs::create_dir_all(&found)?;
-        // What counts is which places are reached, not how often: that would keep thousands.
-        let mut arguments: Vec<OsString> = ["-set_cover_merge=1", "-use_counters=0"]
-            .map(OsString::from)
-            .to_vec();
-        arguments.extend([&merged, &kept, &found].map(OsString::from));
-        let log = bench.log(&format!("{target}.merge"))?;
-        let status = bench
-            .command(&target, &arguments)
-            .stdout(Stdio::null())
-            .stderr(log)
-            .status()
-            .with_context(|| format!("cannot start {}", bench.program.display()))?;
+        let places = bench.merge(&target, "places", &["-use_counters=0"])?;
+        let counts = bench.merge(&target, "counts", &[])?;
         ensure!(
-            status.success(),
-            "the corpus of {target} cannot be merged: {status}"
-        );
-        let files = files(&merged)?;
-        let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
-        println!("  {target:<16} {:>5} files {bytes:>8} bytes", files.len());
-        ensure!(
-            files.len() <= CORPUS_FILES_MAX,
+            places.len() <= CORPUS_FILES_MAX,
             "{target} needs {} files, more than {CORPUS_FILES_MAX}: make its inputs shorter",
-            files.len()
+            places.len()
         );
+        let chosen = with_shortest(places, counts, CORPUS_FILES_MAX);
+        let bytes: u64 = chosen.values().map(|file| file.bytes).sum();
+        println!("  {target:<16} {:>5} files {bytes:>8} bytes", chosen.len());
+        let kept = bench.package.join("corpus").join(&target);
         fs::remove_dir_all(&kept)?;
         fs::create_dir_all(&kept)?;
-        for (path, _) in files {
-            let name = path.file_name().context("a file without a name")?;
-            fs::copy(&path, kept.join(name))?;
+        for (name, file) in chosen {
+            fs::copy(&file.path, kept.join(name))?;
         }
     }
     Ok(())
+}
+
+/// An input on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Input {
+    path: PathBuf,
+    bytes: u64,
+}
+
+/// All of `first`, and of `more` the shortest, up to `limit` in all. By the names of the files, which
+/// libFuzzer makes of their contents.
+fn with_shortest(
+    first: BTreeMap<OsString, Input>,
+    more: BTreeMap<OsString, Input>,
+    limit: usize,
+) -> BTreeMap<OsString, Input> {
+    let mut chosen = first;
+    let mut rest: Vec<_> = more.into_iter().collect();
+    rest.sort_by_key(|(name, file)| (file.bytes, name.clone()));
+    for (name, file) in rest {
+        if chosen.len() >= limit {
+            break;
+        }
+        chosen.insert(name, file);
+    }
+    chosen
 }
 
 impl Bench {
@@ -251,6 +256,40 @@ impl Bench {
             .args(["-ignore_remaining_args=1", target])
             .stdin(Stdio::null());
         command
+    }
+
+    /// The smallest set of the corpus and of what runs have found that reaches all that they reach, in
+    /// the sense of `options`.
+    fn merge(
+        &self,
+        target: &str,
+        what: &str,
+        options: &[&str],
+    ) -> Result<BTreeMap<OsString, Input>> {
+        let merged = self.output.join("merged").join(target).join(what);
+        if merged.exists() {
+            fs::remove_dir_all(&merged)?;
+        }
+        let found = self.output.join("corpus").join(target);
+        for folder in [&merged, &found] {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        let kept = self.package.join("corpus").join(target);
+        let mut arguments: Vec<OsString> = vec!["-set_cover_merge=1".into()];
+        arguments.extend(options.iter().map(OsString::from));
+        arguments.extend([&merged, &kept, &found].map(OsString::from));
+        let status = self
+            .command(target, &arguments)
+            .stdout(Stdio::null())
+            .stderr(self.log(&format!("{target}.merge"))?)
+            .status()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        ensure!(
+            status.success(),
+            "the corpus of {target} cannot be merged: {status}"
+        );
+        inputs(&merged)
     }
 
     /// A fresh file for what libFuzzer says.
@@ -358,21 +397,44 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The files of a folder with their sizes.
-fn files(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
-    let mut files = Vec::new();
+/// The files of a folder by their names.
+fn inputs(folder: &Path) -> Result<BTreeMap<OsString, Input>> {
+    let mut inputs = BTreeMap::new();
     for entry in
         fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
     {
         let entry = entry?;
-        files.push((entry.path(), entry.metadata()?.len()));
+        let (path, bytes) = (entry.path(), entry.metadata()?.len());
+        inputs.insert(entry.file_name(), Input { path, bytes });
     }
-    Ok(files)
+    Ok(inputs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_corpus_holds_what_it_needs_and_the_shortest_of_the_rest() {
+        let set = |files: &[(&str, u64)]| -> BTreeMap<OsString, Input> {
+            let input = |(name, bytes): &(&str, u64)| {
+                let path = PathBuf::from(name);
+                (
+                    (*name).into(),
+                    Input {
+                        path,
+                        bytes: *bytes,
+                    },
+                )
+            };
+            files.iter().map(input).collect()
+        };
+        let needed = set(&[("a", 900), ("b", 1)]);
+        let more = set(&[("b", 1), ("c", 7), ("d", 3), ("e", 5)]);
+        let chosen = with_shortest(needed.clone(), more.clone(), 4);
+        assert_eq!(chosen, set(&[("a", 900), ("b", 1), ("d", 3), ("e", 5)]));
+        assert_eq!(with_shortest(needed.clone(), more, 1), needed);
+    }
 
     #[test]
     fn targets_are_chosen_by_name_in_the_order_asked() {
