@@ -254,6 +254,9 @@ impl FromStr for GidChoice {
     }
 }
 
+/// Bits in front of an IPv4 address that is mapped into IPv6.
+const MAPPED_PREFIX: u8 = 96;
+
 /// Destinations to which the client side speaks SMC: an address or a network, any port or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerPattern {
@@ -321,6 +324,11 @@ impl FromStr for PeerPattern {
         if cut != network {
             return Err(ValueError::HostBits(format!("{cut}/{prefix}")));
         }
+        // A mapped address is the IPv4 address, so nothing but mapped ones is an IPv4 network.
+        let (network, prefix) = match (network.to_canonical(), prefix.checked_sub(MAPPED_PREFIX)) {
+            (mapped @ IpAddr::V4(_), Some(rest)) if network.is_ipv6() => (mapped, rest),
+            _ => (network, prefix),
+        };
         Ok(PeerPattern {
             network,
             prefix,
@@ -459,6 +467,21 @@ mod tests {
         ] {
             assert_eq!(pattern(text).to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_network_of_mapped_ipv4_addresses_is_the_ipv4_network() {
+        for (text, same) in [
+            ("::ffff:192.0.2.7/128", "192.0.2.7"),
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("::ffff:0.0.0.0/96", "0.0.0.0/0"),
+        ] {
+            assert_eq!(pattern(text), pattern(same));
+            assert_eq!(pattern(text).to_string(), same);
+        }
+        assert!(pattern("::ffff:192.0.2.0/120").matches(address("192.0.2.9:1")));
+        // A network that holds others besides is one of IPv6 addresses.
+        assert!(!pattern("::/80").matches(address("192.0.2.9:1")));
     }
 
     #[test]

@@ -159,27 +159,31 @@ impl Dispatch {
             .into_bytes()
     }
 
-    /// Takes an answer that comes late. Gives the client and the reply that is due now, if any.
+    /// Takes an answer that comes late. Gives the client that waits for one answer less now, and the
+    /// reply that is due to it, if any.
     pub(super) fn complete(
         &mut self,
         ticket: Ticket,
         result: Result<Value, RpcError>,
-    ) -> Option<(ClientId, Vec<u8>)> {
+    ) -> Option<(ClientId, Option<Vec<u8>>)> {
         let Waiting { client, place } = self.waiting.remove(&ticket)?;
         let reply = match place {
-            Place::Nowhere => return None,
-            Place::Alone(id) => answer(id, result),
-            Place::Batch { id, batch: number } => {
-                let batch = self.batches.get_mut(&number)?;
-                batch.answers.push(answer(id, result));
-                batch.missing -= 1;
-                if batch.missing > 0 {
-                    return None;
-                }
-                Value::Array(self.batches.remove(&number)?.answers)
-            }
+            Place::Nowhere => None,
+            Place::Alone(id) => Some(answer(id, result)),
+            Place::Batch { id, batch } => self.complete_in_batch(batch, answer(id, result)),
         };
-        Some((client, reply.to_string().into_bytes()))
+        Some((client, reply.map(|reply| reply.to_string().into_bytes())))
+    }
+
+    /// Adds an answer to its batch; gives all of them when it is the last.
+    fn complete_in_batch(&mut self, number: u64, answer: Value) -> Option<Value> {
+        let batch = self.batches.get_mut(&number)?;
+        batch.answers.push(answer);
+        batch.missing -= 1;
+        if batch.missing > 0 {
+            return None;
+        }
+        Some(Value::Array(self.batches.remove(&number)?.answers))
     }
 
     /// How many answers a client waits for.
@@ -514,8 +518,8 @@ mod tests {
         let ticket = methods.calls[0].ticket;
         let (client, reply) = dispatch
             .complete(ticket, Ok(json!("table")))
-            .expect("a reply");
-        let reply: Value = serde_json::from_slice(&reply).expect("JSON");
+            .expect("a client");
+        let reply: Value = serde_json::from_slice(&reply.expect("a reply")).expect("JSON");
         assert_eq!(client, CLIENT);
         assert_eq!(reply, json!({"jsonrpc": "2.0", "id": 9, "result": "table"}));
         assert_eq!(dispatch.complete(ticket, Ok(Value::Null)), None);
@@ -533,11 +537,12 @@ mod tests {
         );
         assert_eq!(dispatch.line(CLIENT, line.as_bytes(), &mut methods), None);
         let tickets = [methods.calls[0].ticket, methods.calls[2].ticket];
-        assert_eq!(dispatch.complete(tickets[1], Ok(json!("b"))), None);
+        let nothing_yet = Some((CLIENT, None));
+        assert_eq!(dispatch.complete(tickets[1], Ok(json!("b"))), nothing_yet);
         let (_, reply) = dispatch
             .complete(tickets[0], Ok(json!("a")))
-            .expect("the reply");
-        let reply: Value = serde_json::from_slice(&reply).expect("JSON");
+            .expect("the client");
+        let reply: Value = serde_json::from_slice(&reply.expect("the reply")).expect("JSON");
         assert_eq!(reply.as_array().map(Vec::len), Some(3));
         assert_eq!(reply[2], json!({"jsonrpc": "2.0", "id": 1, "result": "a"}));
     }

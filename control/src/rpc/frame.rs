@@ -8,7 +8,10 @@ pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
-    /// Bytes at the begin that are known to hold no line break.
+    /// Bytes at the begin that belong to lines given out. They go with the next push, all at once: a
+    /// client that sends many short lines must not make each of them move all that are behind it.
+    taken: usize,
+    /// Bytes at the begin that are known to hold no line break behind those taken.
     searched: usize,
     /// Inside a line that is too long and is thrown away up to its end.
     skipping: bool,
@@ -26,12 +29,15 @@ pub(super) enum Frame {
 impl Frames {
     /// Adds bytes that have arrived.
     pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.searched -= self.taken;
+        self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Bytes held.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.taken
     }
 
     /// Whether a complete line is held.
@@ -47,25 +53,23 @@ impl Frames {
                 .position(|byte| *byte == b'\n');
             match end.map(|at| at + self.searched) {
                 Some(end) => {
-                    let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
-                    self.searched = 0;
+                    let start = std::mem::replace(&mut self.taken, end + 1);
+                    self.searched = self.taken;
                     if std::mem::take(&mut self.skipping) {
                         continue;
                     }
-                    line.truncate(end);
+                    let line = &self.bytes[start..end];
                     if line.len() > REQUEST_BYTES_MAX {
                         return Some(Frame::TooLong);
                     }
-                    return Some(Frame::Line(line));
+                    return Some(Frame::Line(line.to_vec()));
                 }
                 None if self.skipping => {
-                    self.bytes.clear();
-                    self.searched = 0;
+                    self.clear();
                     return None;
                 }
-                None if self.bytes.len() > REQUEST_BYTES_MAX => {
-                    self.bytes.clear();
-                    self.searched = 0;
+                None if self.len() > REQUEST_BYTES_MAX => {
+                    self.clear();
                     self.skipping = true;
                     return Some(Frame::TooLong);
                 }
@@ -79,10 +83,17 @@ impl Frames {
 
     /// What is left when the stream has ended: a last line without a line break.
     pub(super) fn rest(&mut self) -> Option<Frame> {
-        self.searched = 0;
-        let rest = std::mem::take(&mut self.bytes);
+        let rest = self.bytes[self.taken..].to_vec();
+        self.clear();
         let skipping = std::mem::take(&mut self.skipping);
         (!rest.is_empty() && !skipping).then_some(Frame::Line(rest))
+    }
+
+    /// Throws away all that is held.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.taken = 0;
+        self.searched = 0;
     }
 }
 
@@ -113,6 +124,22 @@ mod tests {
         assert_eq!(frames.next(), None);
         assert_eq!(frames.rest(), line("four"));
         assert_eq!(frames.rest(), None);
+    }
+
+    #[test]
+    fn lines_that_came_together_stay_where_they_are_until_more_comes() {
+        let mut frames = Frames::default();
+        frames.push(b"one\ntwo\nthr");
+        let place = frames.bytes.as_ptr();
+        assert_eq!(frames.next(), line("one"));
+        assert_eq!(frames.next(), line("two"));
+        assert_eq!(frames.next(), None);
+        assert_eq!((frames.bytes.as_ptr(), frames.bytes.len()), (place, 11));
+        assert_eq!(frames.len(), 3);
+        frames.push(b"ee\n");
+        assert_eq!(frames.bytes.len(), 6);
+        assert_eq!(frames.next(), line("three"));
+        assert_eq!((frames.len(), frames.rest()), (0, None));
     }
 
     #[test]

@@ -144,7 +144,9 @@ impl RpcServer {
         let Some((&token, client)) = self.clients.iter_mut().find(|(_, c)| c.id == id) else {
             return;
         };
-        client.say(&reply);
+        if let Some(reply) = reply {
+            client.say(&reply);
+        }
         match client.write() {
             // Requests that were held back go on with the next event, which the interest in
             // writing brings at once.

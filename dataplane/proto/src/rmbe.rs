@@ -189,13 +189,13 @@ impl Rmbe {
         if self.unannounced() <= u64::from(self.watermark) {
             return Update::CanWait;
         }
-        // A peer that uses room it has not been told of is no danger, it only overwrites what was read;
-        // its window is closed then.
-        let used = self.produced.total - self.announced;
-        let window = u64::from(self.size).saturating_sub(used);
+        // At most half of the ring is the window, so at least the other half is not. Said this way
+        // round because a liar may fill more than it was told of.
+        let filled = self.produced.total - self.announced;
+        let half = u64::from(self.size - self.size / 2);
         match peer {
             Peer::Blocked => Update::Due,
-            Peer::Flowing if window <= u64::from(self.size / 2) => Update::Due,
+            Peer::Flowing if filled >= half => Update::Due,
             Peer::Flowing => Update::CanWait,
         }
     }

@@ -234,6 +234,19 @@ fn a_failover_that_lost_a_message_resets_and_one_that_did_not_goes_on() {
 }
 
 #[test]
+fn a_producer_in_space_that_was_read_and_not_announced_closes_the_window_and_no_more() {
+    let mut conn = conn();
+    conn.handle_cdc(&message(1, (0, 5), (0, 0))).unwrap();
+    conn.consume(4).unwrap();
+    // Four bytes are free again, but the peer was told of none of them: it had room for three.
+    conn.handle_cdc(&message(2, (1, 1), (0, 0))).unwrap();
+    conn.consume(5).unwrap();
+    let batch = conn.poll_transmit(64).expect("an update is due");
+    assert_eq!(batch.cdc.consumer, RingCursor { wrap: 1, count: 1 });
+    assert_eq!(conn.abort_reason(), None);
+}
+
+#[test]
 fn an_urgent_byte_without_data_is_no_urgent_byte() {
     let mut conn = conn();
     conn.set_urgent_delivery(UrgentDelivery::OutOfLine);

@@ -79,6 +79,8 @@ pub enum Field {
     SmcdExtensionOffset,
     /// A release number above 15, which does not fit its nibble.
     Release,
+    /// Accept and Confirm: limits, features or vendor options beside release 0, which has none.
+    ReleaseLimits,
     /// An operating system type above 15, which does not fit its nibble.
     OsType,
     /// Accept and Confirm, byte 45: the RMBE index is one-based.
@@ -118,6 +120,7 @@ impl Field {
             Field::IsmGidCount => "ISM GID count",
             Field::SmcdExtensionOffset => "SMC-D extension offset",
             Field::Release => "release",
+            Field::ReleaseLimits => "limits, features or options of release 0, the release being",
             Field::OsType => "operating system type",
             Field::RmbeIndex => "RMBE index",
             Field::AlertToken => "alert token",

@@ -585,3 +585,92 @@ fn values_that_do_not_fit_their_nibble_are_refused_when_written() {
     });
     assert_eq!(decline.emit(&mut [0; 64]), refused);
 }
+
+/// Where release 1 has its limits, release 0 may have the count of its GID list: with the limits of this
+/// message written out, it would read as one of another length.
+#[test]
+fn the_limits_of_release_0_are_not_read_and_not_written() {
+    let first = FirstContact {
+        attachment: Attachment::Direct,
+        os: OsType::LINUX,
+        release: 1,
+        host_name: [b' '; 32],
+        max_conns: 2,
+        max_links: 1,
+        features: 1,
+        options: VendorOptions::VALID,
+    };
+    let extension = |first| Extension::V2 {
+        eid: Ueid::from_bytes([b'A'; 32]),
+        first: Some(first),
+    };
+    let confirm = Confirm {
+        endpoint: any_endpoint(),
+        extension: extension(first),
+        gids: [Gid([7; 16])].into_iter().collect(),
+    };
+    let mut bytes = [0; 512];
+    let len = confirm.emit(&mut bytes).unwrap();
+    assert_eq!(len, 180);
+    // The same message, but of release 0; nine GIDs would take another length, so it is the long form.
+    bytes[105] &= 0xf0;
+    bytes[140] = 9;
+    let read = Confirm::parse(&bytes[..len]).unwrap();
+    let bare = FirstContact {
+        release: 0,
+        max_conns: 0,
+        max_links: 0,
+        features: 0,
+        options: VendorOptions::NONE,
+        ..first
+    };
+    assert_eq!(read.extension, extension(bare));
+    assert_eq!(read.gids, confirm.gids);
+    let len = read.emit(&mut bytes).unwrap();
+    assert_eq!(Confirm::parse(&bytes[..len]), Ok(read.clone()));
+    for limits in [
+        FirstContact {
+            max_conns: 2,
+            ..bare
+        },
+        FirstContact {
+            max_links: 1,
+            ..bare
+        },
+        FirstContact {
+            features: 1,
+            ..bare
+        },
+        FirstContact {
+            options: VendorOptions::VALID,
+            ..bare
+        },
+    ] {
+        let message = Confirm {
+            extension: extension(limits),
+            ..read.clone()
+        };
+        let refused = Error::BadField {
+            field: pollux_wire::Field::ReleaseLimits,
+            value: 0,
+        };
+        assert_eq!(message.emit(&mut bytes), Err(refused));
+    }
+}
+
+fn any_endpoint() -> Endpoint {
+    Endpoint {
+        peer_id: PeerId([1; 8]),
+        gid: Gid([2; 16]),
+        mac: Mac([3; 6]),
+        qpn: Qpn::from_low_bits(4),
+        rkey: Rkey(5),
+        rmbe_index: RmbeIndex::FIRST,
+        alert_token: AlertToken::new(6).unwrap(),
+        rmbe_size: BufferSizeCode::new(2).unwrap(),
+        mtu: Some(MtuCode::B1024),
+        credits: 0,
+        rmb_address: 7,
+        psn: Psn::from_low_bits(8),
+    }
+}

@@ -4,6 +4,7 @@
 //! Exit status: 0 when everything asked for held, 1 otherwise (clap itself uses 2 for a usage
 //! error). Every failure says what to run to see it again.
 
+mod fuzz;
 mod licences;
 mod metadata;
 mod process;
@@ -15,6 +16,7 @@ mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -83,10 +85,53 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Lets libFuzzer look for inputs that a parser or a state machine does not stand
+    Fuzz(FuzzArguments),
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
     Licences,
+}
+
+/// What `cargo xtask fuzz` takes.
+#[derive(clap::Args)]
+struct FuzzArguments {
+    /// Targets; all without a name
+    targets: Vec<String>,
+    /// Executions of each target
+    #[arg(long, conflicts_with = "minutes")]
+    runs: Option<u64>,
+    /// Time for each target, 1 without this and --runs
+    #[arg(long)]
+    minutes: Option<u32>,
+    /// Targets that run at a time
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Where the choices start, to make a run that can be repeated
+    #[arg(long)]
+    seed: Option<u32>,
+    /// Only run these inputs once, on the one target named
+    #[arg(long, num_args = 1.., requires = "targets", conflicts_with_all = ["runs", "minutes"])]
+    replay: Vec<PathBuf>,
+    /// Only make the corpus in the repository anew, from it and from what runs have found
+    #[arg(long, conflicts_with_all = ["runs", "minutes", "replay"])]
+    minimise: bool,
+}
+
+impl FuzzArguments {
+    fn plan(&self) -> fuzz::Plan {
+        let minutes = self.minutes.unwrap_or(1);
+        fuzz::Plan {
+            targets: self.targets.clone(),
+            limit: match self.runs {
+                Some(runs) => fuzz::Limit::Runs(runs),
+                None => fuzz::Limit::Time(Duration::from_secs(60) * minutes),
+            },
+            jobs: self.jobs,
+            seed: self.seed,
+            build: fuzz::Build::Fast,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -145,8 +190,23 @@ fn run(command: &Command) -> Result<()> {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             steps::swarm(&root, &arguments)
         }
+        Command::Fuzz(arguments) => fuzz_command(&root, arguments),
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
+    }
+}
+
+fn fuzz_command(root: &Path, arguments: &FuzzArguments) -> Result<()> {
+    if arguments.minimise {
+        return fuzz::minimise(root, &arguments.targets);
+    }
+    match (&arguments.replay[..], &arguments.targets[..]) {
+        ([], _) => fuzz::run(root, &arguments.plan()).map(|_| ()),
+        (inputs, [target]) => fuzz::replay(root, target, inputs),
+        (_, targets) => anyhow::bail!(
+            "--replay takes one target, not {}: an input belongs to one",
+            targets.len()
+        ),
     }
 }
 

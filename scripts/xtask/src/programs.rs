@@ -64,6 +64,12 @@ pub(crate) const PROGRAMS: &[Program] = &[
         package: "strace",
         mark: "needs_strace",
     },
+    // No test starts it: step `fuzz` builds libFuzzer with it.
+    Program {
+        name: "c++",
+        package: "g++",
+        mark: "needs_cxx",
+    },
 ];
 
 /// Mark of tests that only root can run.

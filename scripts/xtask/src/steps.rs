@@ -9,7 +9,7 @@ use crate::metadata::Metadata;
 use crate::process::{self, cargo, find, in_ci, run_tests};
 use crate::programs::{self, Skips};
 use crate::tally::Tally;
-use crate::{command_names, licences, tidy};
+use crate::{command_names, fuzz, licences, tidy};
 
 /// One step: a name for the command line and the log, and what it does.
 pub(crate) struct Step {
@@ -66,6 +66,12 @@ const STEPS: &[Step] = &[
         about: "programs and tests",
         part: Part::Test,
         run: build,
+    },
+    Step {
+        name: "fuzz",
+        about: "every fuzz target for a short time",
+        part: Part::Test,
+        run: fuzz_step,
     },
     Step {
         name: "end-to-end",
@@ -318,6 +324,37 @@ pub(crate) fn swarm(root: &Path, arguments: &[&str]) -> Result<()> {
     ];
     line.extend(arguments);
     process::run(root, &cargo(), &line)
+}
+
+/// How long each fuzz target runs.
+const FUZZ_SECONDS: u64 = 2;
+/// Where libFuzzer's choices start, so that this step tries the same inputs on every machine, as far as
+/// it gets; to search is the business of long runs.
+const FUZZ_SEED: u32 = 1;
+
+/// Each target counts as one test. Where libFuzzer cannot be built they all count as skipped.
+fn fuzz_step(run: &mut Run) -> Result<()> {
+    if let Some(reason) = fuzz::missing() {
+        if in_ci() {
+            bail!("CI is set, so nothing may be skipped, but: {reason}");
+        }
+        println!("  skipped: {reason}");
+        run.skips.reasons.push(reason);
+        return Ok(());
+    }
+    let plan = fuzz::Plan {
+        targets: Vec::new(),
+        limit: fuzz::Limit::Time(Duration::from_secs(FUZZ_SECONDS)),
+        jobs: std::thread::available_parallelism().map_or(1, usize::from),
+        seed: Some(FUZZ_SEED),
+        build: fuzz::Build::Quick,
+    };
+    let outcomes = fuzz::run(&run.root, &plan);
+    match &outcomes {
+        Ok(outcomes) => run.tally.passed += outcomes.len() as u64,
+        Err(_) => run.tally.failed += 1,
+    }
+    outcomes.map(|_| ())
 }
 
 fn docs(run: &mut Run) -> Result<()> {

@@ -307,6 +307,26 @@ fn a_client_waits_for_a_bounded_number_of_answers() {
 }
 
 #[test]
+fn requests_held_back_behind_calls_without_an_answer_of_their_own_go_on() {
+    let notifications = latency(0).replace("\"id\":0,", "").repeat(WAITING_MAX);
+    let batch = format!("[{},{}]\n", latency(1).trim(), latency(2).trim());
+    let with_batch = batch + &latency(3).repeat(WAITING_MAX - 2);
+    for calls in [notifications, with_batch] {
+        let mut world = World::new();
+        let mut client = world.connect();
+        let text = calls + &ask(9, "link.list");
+        client.write_all(text.as_bytes()).expect("write");
+        world.run();
+        assert_eq!(world.methods.tickets.len(), WAITING_MAX);
+        // Nothing is said to the client, but there is room for what it asked next.
+        let ticket = world.methods.tickets[0];
+        world.complete(ticket, json!("table"));
+        world.run();
+        assert_eq!(line(&client)["id"], json!(9));
+    }
+}
+
+#[test]
 fn an_event_of_a_client_that_is_gone_is_ignored() {
     let mut world = World::new();
     let event = Event {

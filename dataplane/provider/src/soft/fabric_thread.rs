@@ -4,6 +4,9 @@
 //! tells it of a new connection or of the end. It takes offers, exports and withdrawals in, and sees
 //! peers die. Nothing in it is in the way of data.
 
+#[cfg(feature = "testing")]
+mod testing;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod hostile;
+#[cfg(feature = "testing")]
+mod testing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

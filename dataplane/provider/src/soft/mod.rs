@@ -53,6 +53,8 @@ mod rendezvous;
 mod shared;
 mod shm;
 mod table;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -9,6 +9,9 @@
 //! A message is one packet, little-endian: magic, version, kind, then the fields. Everything is judged on
 //! arrival: who sent it, how long it is, how many descriptors came with it and of what kind.
 
+#[cfg(feature = "testing")]
+pub(super) mod testing;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

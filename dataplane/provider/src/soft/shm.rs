@@ -3,6 +3,9 @@
 //! Devices meet in a directory (`rendezvous`), hand each other the descriptors of ports and exported segments,
 //! and from then on share memory. Each device has one helper thread (`fabric_thread`) that listens.
 
+#[cfg(feature = "testing")]
+pub(super) mod testing;
+
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};

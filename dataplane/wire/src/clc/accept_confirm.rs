@@ -121,14 +121,14 @@ pub struct FirstContact {
     pub release: u8,
     /// Sender's host name, ASCII padded with blanks.
     pub host_name: [u8; 32],
-    /// Agreed most connections per link group. Means something from release 1 on; keep it zero
-    /// before.
+    /// Agreed most connections per link group. From release 1 on; release 0 has neither this nor what
+    /// follows: it reads as zero, and anything else is refused when written.
     pub max_conns: u8,
     /// Agreed most links per link group. Likewise.
     pub max_links: u8,
-    /// Feature mask.
+    /// Feature mask. Likewise.
     pub features: u16,
-    /// Agreed vendor options.
+    /// Agreed vendor options. Likewise.
     pub options: VendorOptions,
 }
 
@@ -423,7 +423,8 @@ impl FirstContact {
             features: 0,
             options: VendorOptions::NONE,
         };
-        if length == FIRST_BYTES {
+        // Release 0 knows none of these, and may have the count of its GID list in their place.
+        if first.release > 0 {
             first.max_conns = u8_at(message, 140)?;
             first.max_links = u8_at(message, 141)?;
             first.features = be16_at(message, 142)?;
@@ -437,6 +438,13 @@ impl FirstContact {
         if self.release > 15 {
             return Err(Error::BadField {
                 field: Field::Release,
+                value: self.release.into(),
+            });
+        }
+        let limits = (self.max_conns, self.max_links, self.features, self.options);
+        if self.release == 0 && limits != (0, 0, 0, VendorOptions::NONE) {
+            return Err(Error::BadField {
+                field: Field::ReleaseLimits,
                 value: self.release.into(),
             });
         }

@@ -34,6 +34,18 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "pollux-fuzz",
+        &[
+            "pollux-wire",
+            "pollux-proto",
+            "pollux-ring",
+            "pollux-provider",
+            "pollux-attach",
+            "pollux-worker",
+            "pollux-control",
+        ],
+    ),
+    (
         "pollux-perf",
         &[
             "pollux-wire",
