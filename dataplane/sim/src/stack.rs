@@ -199,6 +199,14 @@ impl Stack {
         control.into_iter().chain(adapter).min()
     }
 
+    /// What control has to do and holds, in words.
+    pub(crate) fn state(&self) -> String {
+        match &self.control {
+            Control::Direct(direct) => format!("stack {}: mail {}", self.index, direct.has_mail()),
+            Control::Managed(managed) => format!("stack {}: {}", self.index, managed.state()),
+        }
+    }
+
     /// What is not given back although everything should be, in words.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let left = match &self.control {

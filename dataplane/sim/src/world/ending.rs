@@ -17,6 +17,8 @@ use crate::stack::{NoStack, Stack, Word};
 pub(super) const PATIENCE: Ns = 3 * S;
 /// After faults the guard timers of `proto::conn::close` may have to end something: 60 s each.
 pub(super) const GUARD_PATIENCE: Ns = 150 * S;
+/// A handshake takes three times the longest wait for a message, 6 s each, at most.
+const HANDSHAKE_PATIENCE: Ns = 20 * S;
 /// Groups idle for ten minutes at a server and a little longer at a client.
 const IDLE_PATIENCE: Ns = 700 * S;
 /// Worlds, in a million, that wait for that.
@@ -121,7 +123,7 @@ impl World {
         self.ends = true;
         while !self.is_wrong() && self.stacks.iter().any(Option::is_some) {
             self.step()?;
-            if self.now() - begun > PATIENCE {
+            if self.now() - begun > HANDSHAKE_PATIENCE {
                 lock(&self.book).object(|| "a stack does not stop".to_owned());
             }
         }
