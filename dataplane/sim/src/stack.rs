@@ -118,6 +118,14 @@ impl Stack {
         }
     }
 
+    /// Whether it runs and is not to stop.
+    pub(crate) fn is_serving(&self) -> bool {
+        match &self.control {
+            Control::Direct(_) => true,
+            Control::Managed(managed) => !managed.stops(),
+        }
+    }
+
     /// Ends of connections that stopped although they could go on.
     pub(crate) fn owed(&self) -> Vec<Tag> {
         let worker = self.worker.as_ref();
