@@ -51,7 +51,9 @@ impl Stream for Tcp {
 
     fn watch(&mut self, id: HandshakeId, interest: Interest) -> io::Result<()> {
         let interest = match interest {
+            Interest::Nothing => reactor::Interest::Nothing,
             Interest::Read => reactor::Interest::Read,
+            Interest::Write => reactor::Interest::Write,
             Interest::ReadWrite => reactor::Interest::ReadWrite,
         };
         let token = Token::Handshake(id).into();

@@ -14,6 +14,7 @@ use pollux_provider::{Device, Rkey};
 use pollux_wire::clc::{Contact, Diagnosis, Sync};
 use pollux_worker::{App, Command, ConnId, ConnSpec, OpenConn, Owner};
 use std::io;
+use std::time::Duration;
 
 /// First bytes of every CLC message of SMC-R: "SMCR" in EBCDIC.
 const EYE_CATCHER: [u8; 4] = [0xe2, 0xd4, 0xc3, 0xd9];
@@ -24,9 +25,11 @@ pub struct HandshakeId(pub u64);
 
 /// The state machine of our side.
 pub(super) enum Machine {
-    /// A server waits for the first bytes, to see whether the client speaks SMC at all.
+    /// A server waits for the first bytes, to see whether the client speaks SMC at all. Where a few
+    /// are there it looks again later: they stay in the stream, which is ready all the time.
     Peeking {
         until: Instant,
+        again: Option<Instant>,
     },
     Client(Box<clc::Client>),
     Server(Box<clc::Server>),
@@ -55,7 +58,7 @@ impl<S, U> Handshake<S, U> {
     /// When something is due if nothing comes before.
     pub(super) fn due(&self) -> Instant {
         let machine = match &self.machine {
-            Machine::Peeking { until } => Some(*until),
+            Machine::Peeking { until, again } => Some(again.unwrap_or(*until).min(*until)),
             Machine::Client(client) => client.poll_timeout(),
             Machine::Server(server) => server.poll_timeout(),
         };
@@ -63,11 +66,24 @@ impl<S, U> Handshake<S, U> {
     }
 }
 
+/// How long a server that has seen a few bytes waits for more before it looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Whether a handshake goes on after a look at its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    Goes,
+    Waits,
+}
+
 /// What became of a look at the first bytes.
 enum Peeked {
     Smc,
     Other,
-    Wait,
+    /// Nothing is there.
+    Nothing,
+    /// Too little to tell.
+    Some,
 }
 
 /// Nothing can be done now; the stream itself is sound.
@@ -85,10 +101,10 @@ fn peek(stream: &impl Stream) -> Peeked {
             if len == EYE_CATCHER.len() {
                 Peeked::Smc
             } else {
-                Peeked::Wait
+                Peeked::Some
             }
         }
-        Err(error) if is_passing(&error) => Peeked::Wait,
+        Err(error) if is_passing(&error) => Peeked::Nothing,
         Ok(_) | Err(_) => Peeked::Other,
     }
 }
@@ -109,6 +125,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Role::Client => Machine::Client(Box::new(clc::Client::new(local.clone(), now))),
             Role::Server => Machine::Peeking {
                 until: now.after(self.config.peek_wait),
+                again: None,
             },
         };
         let mut handshake = Handshake {
@@ -140,18 +157,8 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
     /// is over, or nothing has come.
     pub fn handle_ready(&mut self, now: Instant, id: HandshakeId) {
         self.now = now;
-        let Some(handshake) = self.handshakes.get_mut(&id) else {
+        if self.look_at_first_bytes(id) == Looked::Waits {
             return;
-        };
-        if let Machine::Peeking { .. } = handshake.machine {
-            match peek(&handshake.stream) {
-                Peeked::Wait => return,
-                Peeked::Other => return self.no_smc(id, "the client spoke no SMC"),
-                Peeked::Smc => {
-                    let local = self.workers[handshake.wanted.worker].local.clone();
-                    handshake.machine = Machine::Server(Box::new(clc::Server::new(local, now)));
-                }
-            }
         }
         self.flush_unsent(id);
         if self.is_parting(id) {
@@ -159,6 +166,35 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         }
         self.read_messages(id);
         self.pump_handshake(id);
+    }
+
+    /// While a server does not know whether the client speaks SMC, a look decides it.
+    fn look_at_first_bytes(&mut self, id: HandshakeId) -> Looked {
+        let now = self.now;
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return Looked::Waits;
+        };
+        let Machine::Peeking { again, .. } = &mut handshake.machine else {
+            return Looked::Goes;
+        };
+        match peek(&handshake.stream) {
+            Peeked::Nothing => Looked::Waits,
+            Peeked::Some => {
+                *again = Some(now.after(LOOK_AGAIN));
+                self.rewatch(id);
+                Looked::Waits
+            }
+            Peeked::Other => {
+                self.no_smc(id, "the client spoke no SMC");
+                Looked::Waits
+            }
+            Peeked::Smc => {
+                let local = self.workers[handshake.wanted.worker].local.clone();
+                handshake.machine = Machine::Server(Box::new(clc::Server::new(local, now)));
+                self.rewatch(id);
+                Looked::Goes
+            }
+        }
     }
 
     fn is_parting(&self, id: HandshakeId) -> bool {
@@ -280,10 +316,22 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         {
             return self.end_handshake(id, outcome);
         }
-        let interest = if handshake.unsent.is_empty() {
-            Interest::Read
-        } else {
-            Interest::ReadWrite
+        self.rewatch(id);
+    }
+
+    /// Tells the stream what to wait for, if that has changed. A stream is ready as long as bytes lie
+    /// in it, so it is not watched for what is not going to be taken: that would keep the owner
+    /// busy.
+    fn rewatch(&mut self, id: HandshakeId) {
+        let Some(handshake) = self.handshakes.get_mut(&id) else {
+            return;
+        };
+        let looks_later = matches!(handshake.machine, Machine::Peeking { again: Some(_), .. });
+        let interest = match (handshake.unsent.is_empty(), &handshake.parting) {
+            _ if looks_later => Interest::Nothing,
+            (true, _) => Interest::Read,
+            (false, None) => Interest::ReadWrite,
+            (false, Some(_)) => Interest::Write,
         };
         if interest == handshake.interest {
             return;
@@ -392,9 +440,10 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return;
         }
         match &mut handshake.machine {
-            Machine::Peeking { .. } => {
+            Machine::Peeking { until, .. } if *until <= now => {
                 return self.no_smc(id, "the client sent nothing in time");
             }
+            Machine::Peeking { .. } => return self.handle_ready(now, id),
             Machine::Client(client) => client.handle_timeout(now),
             Machine::Server(server) => server.handle_timeout(now),
         }
@@ -522,6 +571,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
                 self.give_up_reservation(id, reserved, fallback.sync);
             }
         }
+        self.rewatch(id);
         None
     }
 

@@ -8,8 +8,12 @@ use std::io;
 /// [`Plane::handle_ready`]: super::Plane::handle_ready
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
+    /// Nothing: what there is will be looked at later.
+    Nothing,
     /// Bytes, or the end, can be read.
     Read,
+    /// Bytes can be written; what came in is for others.
+    Write,
     /// The same, or bytes can be written.
     ReadWrite,
 }

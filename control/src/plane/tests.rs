@@ -131,6 +131,26 @@ fn a_handshake_that_still_waits_for_its_first_bytes_is_over_when_nobody_wants_it
 }
 
 #[test]
+fn a_client_that_says_too_little_keeps_nobody_busy_and_is_heard_when_it_says_more() {
+    let mut world = World::new(Terms::default());
+    let (cable, _far) = world.connect_alone(0, Role::Server, 1);
+    // The first byte of "SMCR" as CLC writes it.
+    cable.say(1, &[0xe2]);
+    world.settle();
+    assert_eq!(cable.ready(0), None, "the byte stays where it is");
+    assert_eq!(world.hosts[0].heard_of(1), []);
+    cable.say(1, b"hello");
+    let soon = world.now().after(std::time::Duration::from_millis(100));
+    while world.hosts[0].heard_of(1).is_empty() && world.now() < soon {
+        world.step_or_jump();
+    }
+    let heard = world.hosts[0].heard_of(1);
+    assert_eq!(heard, [Heard::FellBack(1, Diagnosis::PEERNOSMC)]);
+    assert_eq!(cable.in_flight(1), b"\xe2hello");
+    world.check_nothing_is_left();
+}
+
+#[test]
 fn a_plane_that_has_stopped_begins_no_handshake() {
     let mut world = World::new(Terms::default());
     world.stop(0);
@@ -304,6 +324,8 @@ fn a_decline_that_nobody_takes_is_given_up_with_the_stream() {
     cable.narrow();
     world.seconds(1);
     assert_eq!(world.hosts[1].heard_of(1), [], "the Decline is on its way");
+    cable.say(0, b"what nobody is going to read before");
+    assert_eq!(cable.ready(1), None, "nobody is kept busy by it");
     world.seconds(30);
     assert_eq!(world.hosts[1].heard_of(1), [Heard::Failed(1)]);
     world.thaw(0);

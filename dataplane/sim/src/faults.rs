@@ -186,6 +186,12 @@ impl Adapter {
         self.links.insert(qpn, knowledge);
     }
 
+    /// The link of a queue pair that is adopted.
+    pub(crate) fn cable(&self, qp: QpIndex) -> Option<usize> {
+        let qpn = self.qp(qp)?.qpn;
+        Some(self.links.get(&qpn)?.cable)
+    }
+
     fn counting(&self, qpn: u32) -> Counting {
         let link = self.links.get(&qpn);
         link.map_or(Counting::Nothing, |link| link.counting)

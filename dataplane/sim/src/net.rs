@@ -22,8 +22,16 @@ struct Line {
 }
 
 impl Line {
-    fn length(&self) -> usize {
-        self.pieces.iter().map(|(_, bytes)| bytes.len()).sum()
+    /// Bytes that have not arrived: they take up the sender's room.
+    fn under_way(&self, now: Ns) -> usize {
+        let on_the_way = self.pieces.iter().filter(|(due, _)| *due > now);
+        on_the_way.map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// When the first of these arrives.
+    fn room_due(&self, now: Ns) -> Option<Ns> {
+        let on_the_way = self.pieces.iter().map(|(due, _)| *due);
+        on_the_way.filter(|due| *due > now).min()
     }
 
     /// Takes so many bytes away.
@@ -57,6 +65,8 @@ struct Pipe {
     /// The line of each end's own words.
     lines: [Line; 2],
     watched: [Option<(HandshakeId, Interest)>; 2],
+    /// Ends that somebody holds.
+    held: [bool; 2],
     /// The connection was reset.
     broken: bool,
 }
@@ -107,6 +117,7 @@ impl Net {
             stacks,
             lines: [Line::default(), Line::default()],
             watched: [None, None],
+            held: [true; 2],
             broken: false,
         }));
         let end = |side| End {
@@ -158,21 +169,36 @@ impl Net {
         let Some((_, interest)) = pipe.watched[side] else {
             return false;
         };
-        let readable = pipe.lines[1 - side]
-            .next_due()
-            .is_some_and(|due| due <= now);
-        let writable =
-            interest == Interest::ReadWrite && pipe.lines[side].length() < self.options.room;
-        pipe.broken || readable || writable
+        let readable = || {
+            pipe.lines[1 - side]
+                .next_due()
+                .is_some_and(|due| due <= now)
+        };
+        let writable = || pipe.lines[side].under_way(now) < self.options.room;
+        let wanted = match interest {
+            Interest::Nothing => false,
+            Interest::Read => readable(),
+            Interest::Write => writable(),
+            Interest::ReadWrite => readable() || writable(),
+        };
+        wanted || pipe.broken
     }
 
-    /// When a stream of a stack has something to be read.
+    /// When a stream of a stack is ready next.
     pub(crate) fn next_due(&self, stack: usize) -> Option<Ns> {
+        let now = self.clock.now();
         self.ends_of(stack)
-            .filter(|(pipe, side)| pipe.watched[*side].is_some())
-            .filter_map(|(pipe, side)| match pipe.broken {
-                true => Some(0),
-                false => pipe.lines[1 - side].next_due(),
+            .filter_map(|(pipe, side)| {
+                let (_, interest) = pipe.watched[side]?;
+                let readable = pipe.lines[1 - side].next_due();
+                let writable = pipe.lines[side].room_due(now);
+                match interest {
+                    _ if pipe.broken => Some(0),
+                    Interest::Nothing => None,
+                    Interest::Read => readable,
+                    Interest::Write => writable,
+                    Interest::ReadWrite => readable.into_iter().chain(writable).min(),
+                }
             })
             .min()
     }
@@ -226,8 +252,16 @@ impl Net {
         let delay = self.numbers.below(self.options.delay_max + 1);
         let stack = self.pipe(pipe)?.stacks[side];
         let lies = self.liar == Some(stack) && self.numbers.chance(self.lie_chance);
+        if !self.pipe(pipe)?.held[1 - side] {
+            // Nobody is there any more: as TCP answers.
+            self.break_pipe(pipe);
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         let line = &mut self.pipe(pipe)?.lines[side];
-        let count = from.len().min(room.saturating_sub(line.length())).min(most);
+        let count = from
+            .len()
+            .min(room.saturating_sub(line.under_way(now)))
+            .min(most);
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -316,8 +350,10 @@ impl Drop for End {
         };
         if let Some(pipe) = place {
             pipe.watched[side] = None;
-            pipe.stacks[side] = usize::MAX;
-            if pipe.stacks == [usize::MAX; 2] {
+            pipe.held[side] = false;
+            // What was not read is lost, and the peer is told.
+            pipe.broken |= !pipe.lines[1 - side].pieces.is_empty();
+            if pipe.held == [false; 2] {
                 *place = None;
             }
         }

@@ -118,6 +118,14 @@ impl Stack {
         }
     }
 
+    /// Whether it runs and is not to stop.
+    pub(crate) fn is_serving(&self) -> bool {
+        match &self.control {
+            Control::Direct(_) => true,
+            Control::Managed(managed) => !managed.stops(),
+        }
+    }
+
     /// Ends of connections that stopped although they could go on.
     pub(crate) fn owed(&self) -> Vec<Tag> {
         let worker = self.worker.as_ref();
@@ -197,6 +205,14 @@ impl Stack {
         };
         let adapter = lock(&self.adapter).next_due();
         control.into_iter().chain(adapter).min()
+    }
+
+    /// What control has to do and holds, in words.
+    pub(crate) fn state(&self) -> String {
+        match &self.control {
+            Control::Direct(direct) => format!("stack {}: mail {}", self.index, direct.has_mail()),
+            Control::Managed(managed) => format!("stack {}: {}", self.index, managed.state()),
+        }
     }
 
     /// What is not given back although everything should be, in words.

@@ -279,7 +279,9 @@ impl World {
             book.now = self.clock.now();
             let step = book.step;
             if step > STEPS_MAX {
-                book.object(|| format!("no end after {step} steps"));
+                let awake = self.stacks.iter().flatten().map(Stack::state);
+                let awake: Vec<String> = awake.collect();
+                book.object(|| format!("no end after {step} steps: {awake:?}"));
             }
         }
         let awake: Vec<usize> = (0..self.stacks.len())

@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::link::{CreditFigures, LinkState};
 use crate::mailbox::{ConnId, InlineRule, LinkId, Owner, PollMode, Report, SessionId};
 use pollux_proto::conn::ConnState;
-use pollux_provider::{PollGroup, QpStats};
+use pollux_provider::{PollGroup, QpIndex, QpStats};
 
 /// One connection.
 #[derive(Clone, Debug)]
@@ -38,6 +38,8 @@ pub struct ConnFigures {
 pub struct LinkFigures {
     /// Its place.
     pub link: LinkId,
+    /// Its queue pair in the worker's poll group.
+    pub qp: QpIndex,
     /// Whether it carries traffic.
     pub up: bool,
     /// What goes inline.
@@ -152,6 +154,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             if snapshot.links.len() < snapshot.links.capacity() {
                 snapshot.links.push(LinkFigures {
                     link: link.id,
+                    qp: link.qp,
                     up: link.state == LinkState::Up,
                     inline: link.inline,
                     granted_inline: link.granted_inline,

@@ -89,9 +89,15 @@ impl Cable {
         let wire = self.0.borrow();
         let (id, interest) = wire.watched[end]?;
         let (own, other) = (&wire.lines[end], &wire.lines[1 - end]);
-        let readable = !other.bytes.is_empty() || other.ended || wire.broken;
-        let writable = interest == Interest::ReadWrite && own.bytes.len() < own.room;
-        (readable || writable).then_some(id)
+        let readable = !other.bytes.is_empty() || other.ended;
+        let writable = own.bytes.len() < own.room;
+        let wanted = match interest {
+            Interest::Nothing => false,
+            Interest::Read => readable,
+            Interest::Write => writable,
+            Interest::ReadWrite => readable || writable,
+        };
+        (wanted || wire.broken).then_some(id)
     }
 
     /// Whether a plane listens to an end.

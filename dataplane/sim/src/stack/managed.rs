@@ -43,7 +43,19 @@ pub(crate) struct Managed {
     conns: BTreeMap<Tag, ConnKey>,
     /// Before the worker was made.
     at_rest: Census,
-    stops: bool,
+    course: Course,
+}
+
+/// Where a stack is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Course {
+    Serves,
+    /// The plane was told to stop.
+    Stops,
+    /// The worker has stopped. Handshakes may still have a last message to send.
+    Parts,
+    /// Nothing is left to do.
+    Over,
 }
 
 /// What this stack brings to every handshake.
@@ -121,7 +133,7 @@ impl Managed {
             net,
             conns: BTreeMap::new(),
             at_rest,
-            stops: false,
+            course: Course::Serves,
         };
         Ok((managed, worker))
     }
@@ -159,15 +171,15 @@ impl Managed {
 
     /// Begins the orderly end of the stack.
     pub(crate) fn stop(&mut self, now: Ns) {
-        if !self.stops {
-            self.stops = true;
+        if self.course == Course::Serves {
+            self.course = Course::Stops;
             self.plane.stop(instant(now));
         }
     }
 
     /// Whether it is on its way to its end.
     pub(crate) fn stops(&self) -> bool {
-        self.stops
+        self.course != Course::Serves
     }
 
     /// Link groups that there are.
@@ -190,6 +202,15 @@ impl Managed {
         timer.into_iter().chain(net).min()
     }
 
+    /// What is ready and what is held, in words.
+    pub(crate) fn state(&self) -> String {
+        let ready = lock(&self.net).ready(self.index);
+        format!(
+            "ready are {ready:?}; the plane holds {:?}",
+            self.plane.census()
+        )
+    }
+
     /// Control's turn, as the loop of `polluxd` takes it: the device, streams, timers, then news.
     pub(crate) fn control(&mut self, now: Ns, most: usize) -> Vec<Word> {
         let at = instant(now);
@@ -202,6 +223,10 @@ impl Managed {
         let mut words = Vec::new();
         while let Some(event) = self.plane.poll_event(at) {
             words.extend(self.handle(event));
+        }
+        if self.course == Course::Parts && self.plane.census().handshakes == 0 {
+            self.course = Course::Over;
+            words.push(Word::Stopped);
         }
         words
     }
@@ -242,7 +267,8 @@ impl Managed {
             Event::Snapshot { snapshot, .. } => Some(Word::Snapshot(snapshot)),
             Event::WorkerStopped { .. } => {
                 self.note(&[4], || "stopped".to_owned());
-                Some(Word::Stopped)
+                self.course = Course::Parts;
+                None
             }
             Event::Released { .. } | Event::SessionFault { .. } | Event::SessionDetached { .. } => {
                 None

@@ -1,9 +1,11 @@
 //! The end of a world: everybody is calm, every connection ends, everything is given back. And the
 //! moments in which it holds its breath, to count the credits.
 
-use pollux_worker::{LinkFigures, Snapshot};
+use std::collections::BTreeMap;
 
-use super::links::{Cable, EndState};
+use pollux_worker::{CreditFigures, Snapshot};
+
+use super::links::EndState;
 use super::{CREDIT_CHECKS_MAX, World};
 use crate::book::lock;
 use crate::checker::stream::Stage;
@@ -17,6 +19,8 @@ use crate::stack::{NoStack, Stack, Word};
 pub(super) const PATIENCE: Ns = 3 * S;
 /// After faults the guard timers of `proto::conn::close` may have to end something: 60 s each.
 pub(super) const GUARD_PATIENCE: Ns = 150 * S;
+/// A handshake takes three times the longest wait for a message, 6 s each, at most.
+const HANDSHAKE_PATIENCE: Ns = 20 * S;
 /// Groups idle for ten minutes at a server and a little longer at a client.
 const IDLE_PATIENCE: Ns = 700 * S;
 /// Worlds, in a million, that wait for that.
@@ -54,7 +58,9 @@ impl World {
         let is_quiet = self.jump >= MS
             && self.paused_until.iter().all(|until| *until <= self.now())
             && self.stacks.iter().flatten().all(|stack| {
-                lock(&stack.adapter).next_due().is_none() && !stack.has_mail(self.now())
+                lock(&stack.adapter).next_due().is_none()
+                    && !stack.has_mail(self.now())
+                    && stack.is_serving()
             });
         if is_quiet && self.credit_checks < CREDIT_CHECKS_MAX {
             self.credit_checks += 1;
@@ -121,7 +127,7 @@ impl World {
         self.ends = true;
         while !self.is_wrong() && self.stacks.iter().any(Option::is_some) {
             self.step()?;
-            if self.now() - begun > PATIENCE {
+            if self.now() - begun > HANDSHAKE_PATIENCE {
                 lock(&self.book).object(|| "a stack does not stop".to_owned());
             }
         }
@@ -164,31 +170,33 @@ impl World {
     /// Credits that one end holds and those that the other keeps back are all there are: nothing is
     /// under way now.
     fn count_credits(&mut self) {
-        let counted: Vec<Cable> = self
-            .cables
-            .iter()
-            .enumerate()
-            .filter(|(number, cable)| {
-                cable.is(EndState::Up) && lock(&self.book).cables[*number].broken.is_none()
-            })
-            .map(|(_, cable)| cable.clone())
-            .collect();
-        if counted.is_empty() {
-            return;
-        }
-        let snapshots: Vec<Option<Box<Snapshot>>> = (0..self.stacks.len())
-            .map(|index| self.snapshot(index))
-            .collect();
-        for cable in counted {
-            let [first, second] = cable.ends.map(|end| {
-                let snapshot = snapshots[end.stack].as_ref()?;
-                let of_link = |figures: &&LinkFigures| figures.link.0 == end.link;
-                snapshot.links.iter().find(of_link)?.credits
-            });
-            let (Some(first), Some(second)) = (first, second) else {
+        let posts = lock(&self.book).figures.posts;
+        let mut counted: BTreeMap<usize, Vec<CreditFigures>> = BTreeMap::new();
+        for index in 0..self.stacks.len() {
+            let snapshot = self.snapshot(index);
+            let Some(stack) = &self.stacks[index] else {
                 continue;
             };
-            let mut book = lock(&self.book);
+            for link in snapshot.iter().flat_map(|snapshot| &snapshot.links) {
+                let cable = lock(&stack.adapter).cable(link.qp);
+                if let (Some(cable), Some(credits)) = (cable, link.credits) {
+                    counted.entry(cable).or_default().push(credits);
+                }
+            }
+        }
+        let mut book = lock(&self.book);
+        if book.figures.posts != posts {
+            // A timer of control has said something meanwhile, which is under way.
+            return;
+        }
+        for (number, ends) in counted {
+            let cable = book.cables[number].clone();
+            let [first, second] = ends[..] else {
+                continue;
+            };
+            if cable.broken.is_some() {
+                continue;
+            }
             book.figures.credit_checks += 1;
             for (own, peer) in [(first, second), (second, first)] {
                 if own.held + peer.to_return != own.initial {
@@ -205,7 +213,9 @@ impl World {
 
     fn snapshot(&mut self, index: usize) -> Option<Box<Snapshot>> {
         let now = self.now();
-        let stack = self.stacks[index].as_mut()?;
+        let stack = self.stacks[index]
+            .as_mut()
+            .filter(|stack| stack.is_serving())?;
         stack.ask_snapshot();
         let mut words = Vec::new();
         for _ in 0..SNAPSHOT_PASSES {
