@@ -49,9 +49,18 @@ fn folders(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Tries every input of a target. The name of the file is printed first: it stands above the panic.
+/// Tries every input of a target, in a thread of its own: what a target keeps for its thread, devices and
+/// sockets among it, is gone before the next test begins.
 fn replay(name: &str) {
     let _alone = alone();
+    let tried = std::thread::scope(|scope| scope.spawn(|| replay_here(name)).join());
+    if let Err(panic) = tried {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The name of the file is printed first: it stands above the panic.
+fn replay_here(name: &str) {
     let target = pollux_fuzz::find(name).expect("a target of that name");
     let mut count = 0;
     for kind in ["corpus", "regressions"] {
