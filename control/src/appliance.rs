@@ -6,55 +6,47 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | `handshake` | CLC over TCP, from the first byte to an open connection or a fallback |
-//! | `links` | link groups, queue pairs, LLC, and what workers report |
-//! | `conns` | connections and their slots |
+//! | `handshakes` | who wants connections, and what they are told; the rest is [`crate::plane`] |
 //! | `sessions` | programs on the attach socket |
 //! | `services` | echo services and latency runs inside the workers |
 //! | `operations` | the methods of the control socket |
-//! | `workers`, `memory`, `places`, `state`, `fallbacks` | what those share |
+//! | `tcp`, `threads`, `fallbacks`, `inline` | what those share |
 
-mod conns;
 mod fallbacks;
-mod handshake;
+mod handshakes;
 mod inline;
-mod links;
-mod memory;
 mod operations;
-mod places;
 mod services;
 mod sessions;
-mod state;
-mod workers;
+mod tcp;
+mod threads;
 
 use self::fallbacks::Fallbacks;
-use self::handshake::{Handshake, HandshakeId};
+use self::handshakes::Origin;
 use self::operations::Snapshots;
 use self::services::LatencyRun;
-use self::sessions::Greeting;
-use self::state::{ConnKey, ConnRecord, GroupKey, Place, SessionState, WorkerState};
-use self::workers::{WorkerPlan, WorkerPort};
+use self::sessions::{Greeting, SessionState};
+use self::tcp::Tcp;
+use self::threads::WorkerThread;
 use crate::config::{Config, CreditChoice, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
 use crate::exit::Fatal;
 use crate::gateway::Gateway;
-use crate::probe::Memory;
+use crate::plane::{self, HandshakeId, Plane, Rings, WorkerSpec};
 use crate::reactor::{Event, Interest, Reactor, Signals};
 use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
 use crate::start::Prepared;
 use crate::unix_socket::{BoundSocket, SocketPath};
-use crate::view::InlineView;
 use arrayvec::ArrayVec;
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
-use pollux_proto::group::{GroupId, GroupLimits, Groups};
 use pollux_proto::time::Instant;
 use pollux_provider::Device;
 use pollux_provider::soft::{self, DeviceOptions};
 use pollux_ring::{Pages, Wake};
 use pollux_wire::clc::VendorOptions;
 use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
-use pollux_worker::{Command, InlineRule, PollMode as WorkerPoll, WaitSpec, WorkerLimits};
+use pollux_worker::{Builtin, InlineRule, PollMode as WorkerPoll, Tsc, WaitSpec, WorkerLimits};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -65,12 +57,8 @@ use std::time::Duration;
 const RPC_TOKENS: u64 = 1 << 60;
 /// How long the orderly end may take before what is left is dropped.
 const STOP_WAIT: Duration = Duration::from_secs(3);
-/// How often orders that found a worker's ring full are tried again.
-const BACKLOG_WAIT: Duration = Duration::from_millis(1);
-
-/// How often the device is asked for news while there are links. A peer that died is noticed so
-/// much earlier than by the test of an idle link, half a minute later.
-const DEVICE_EVENTS_WAIT: Duration = Duration::from_millis(250);
+/// Connections of a worker's own application at a time.
+const APP_SLOTS: u16 = 64;
 
 /// What a descriptor of the reactor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,32 +136,21 @@ pub struct Appliance<D: Device> {
     news: Wake,
     services: Vec<TcpListener>,
     gateway: Option<Gateway>,
-    workers: Vec<WorkerState<D>>,
-    workers_running: usize,
-    handshakes: BTreeMap<HandshakeId, Handshake>,
-    conns: BTreeMap<ConnKey, ConnRecord>,
-    /// Places whose handshake broke off after the worker had heard of them.
-    forgotten: BTreeMap<ConnKey, (GroupId, Place)>,
     greetings: BTreeMap<u32, Greeting>,
     sessions: BTreeMap<u32, SessionState>,
-    /// Sessions that are gone and into whose memory a silent peer may still write.
-    buried: Vec<(u32, SessionState)>,
     latency: BTreeMap<u64, LatencyRun>,
     fallbacks: Fallbacks,
     snapshots: Snapshots,
     figures: Figures,
-    /// Inline sizes that the device has accepted.
-    probe: Memory,
-    /// The last search.
-    inline_found: InlineView,
     /// What the operator lets go inline.
     inline_rule: InlineRule,
     ids: u64,
     stopping: Stopping,
     paths: Paths,
-    // From here on the order of dropping counts: workers and links are gone before their device,
-    // and the cores are free for others when nobody can reach this appliance any more.
-    device: D,
+    // From here on the order of dropping counts: the cores are free for others when nobody can
+    // reach this appliance any more.
+    threads: Vec<WorkerThread>,
+    plane: Plane<D, Builtin, Tcp, Origin>,
     _control_path: SocketPath,
     _runtime_dir: RuntimeDir,
     _locks: Vec<CoreLock>,
@@ -272,9 +249,8 @@ where
             let ServiceKind::Echo = service.kind;
             services.push(listen(service.listen)?);
         }
-        let mut workers = start_workers(&config, &device, (&cores.workers, &poll), &news)?;
-        let mut probe = Memory::default();
-        let inline_found = try_device(&config, &device, &mut workers, &mut probe)?;
+        let mut plane = Plane::new(device, plane_config(&config), Box::new(random_u32));
+        let threads = start_workers(&config, &mut plane, (&cores.workers, &poll), &news)?;
         let BoundSocket {
             listener,
             path: control_path,
@@ -293,24 +269,17 @@ where
             news,
             services,
             gateway: None,
-            workers_running: workers.len(),
-            workers,
-            handshakes: BTreeMap::new(),
-            conns: BTreeMap::new(),
-            forgotten: BTreeMap::new(),
             greetings: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            buried: Vec::new(),
             latency: BTreeMap::new(),
             fallbacks: Fallbacks::default(),
             snapshots: Snapshots::default(),
             figures: Figures::default(),
-            probe,
-            inline_found,
             inline_rule: InlineRule::OFF,
             ids: 0,
             stopping: Stopping::No,
-            device,
+            threads,
+            plane,
             config,
             _control_path: control_path,
             _runtime_dir: runtime_dir,
@@ -351,7 +320,7 @@ where
         }
 
         tracing::info!(
-            gid = %gid(&self.device),
+            gid = %gid(self.plane.device()),
             control = %self.paths.control_socket.display(),
             "ready"
         );
@@ -364,12 +333,13 @@ where
             for event in &events {
                 self.handle_event(event);
             }
-            self.take_reports();
-            self.take_device_events();
+            self.take_news();
+            self.plane.handle_device_events(self.now());
             self.handle_timeouts();
             self.go_on_stopping();
         }
-        self.finish();
+        drop(self);
+        tracing::info!("stopped");
         Ok(())
     }
 
@@ -395,107 +365,27 @@ where
             Some(Token::Attach) => self.accept_programs(),
             Some(Token::Service(index)) => self.accept_service(index),
             Some(Token::Session(id)) => self.handle_session_socket(id),
-            Some(Token::Handshake(id)) => self.handle_handshake_socket(id),
+            Some(Token::Handshake(id)) => self.plane.handle_ready(self.now(), id),
             Some(Token::Latency(id)) => self.latency_socket_ready(id),
             None => tracing::error!(token = event.token, "an event that nobody waits for"),
-        }
-    }
-
-    /// Takes everything that the workers have to say.
-    fn take_reports(&mut self) {
-        for worker in 0..self.workers.len() {
-            while let Some(report) = self.workers[worker].port.next_report() {
-                self.handle_report(worker, report);
-            }
-            if self.workers[worker].port.has_backlog() {
-                self.workers[worker].port.flush();
-            }
-        }
-        if !self.buried.is_empty() {
-            self.sweep_buried();
         }
     }
 
     /// How long the loop may wait.
     fn next_timeout(&self) -> Option<Duration> {
         let now = self.now();
-        let handshakes = self.handshakes.values().map(Handshake::due);
-        let engines = self
-            .workers
-            .iter()
-            .flat_map(|state| state.links.values())
-            .filter_map(|link| {
-                link.engine
-                    .as_ref()
-                    .and_then(|engine| engine.poll_timeout())
-            });
-        let groups = self
-            .workers
-            .iter()
-            .filter_map(|state| state.groups.poll_timeout());
         let runs = self.latency.values().filter_map(LatencyRun::due);
         let stop = match self.stopping {
             Stopping::Waiting(until) => Some(until),
             Stopping::No | Stopping::Asked => None,
         };
-        let due = handshakes
-            .chain(engines)
-            .chain(groups)
-            .chain(runs)
-            .chain(stop)
-            .min();
-        let due = due.map(|due| due.since(now));
-        let links = self.workers.iter().any(|state| !state.links.is_empty());
-        let due = match (due, links) {
-            (Some(due), true) => Some(due.min(DEVICE_EVENTS_WAIT)),
-            (None, true) => Some(DEVICE_EVENTS_WAIT),
-            (due, false) => due,
-        };
-        let backlog = self.workers.iter().any(|state| state.port.has_backlog());
-        match (due, backlog) {
-            (Some(due), true) => Some(due.min(BACKLOG_WAIT)),
-            (None, true) => Some(BACKLOG_WAIT),
-            (due, false) => due,
-        }
+        let due = runs.chain(stop).min().map(|due| due.since(now));
+        due.into_iter().chain(self.plane.wait(now)).min()
     }
 
     fn handle_timeouts(&mut self) {
         let now = self.now();
-        let handshakes: Vec<HandshakeId> = self
-            .handshakes
-            .iter()
-            .filter(|(_, handshake)| handshake.due() <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in handshakes {
-            self.handle_handshake_timeout(id, now);
-        }
-        for worker in 0..self.workers.len() {
-            let due: Vec<GroupId> = self.workers[worker]
-                .links
-                .iter()
-                .filter(|(_, link)| {
-                    link.engine
-                        .as_ref()
-                        .and_then(|engine| engine.poll_timeout())
-                        .is_some_and(|due| due <= now)
-                })
-                .map(|(group, _)| *group)
-                .collect();
-            for group in due {
-                if let Some(engine) = self.workers[worker]
-                    .links
-                    .get_mut(&group)
-                    .and_then(|link| link.engine.as_mut())
-                {
-                    engine.handle_timeout(now);
-                }
-                self.pump_link(GroupKey { worker, group });
-            }
-            while let Some(group) = self.workers[worker].groups.take_idle(now) {
-                self.end_group(GroupKey { worker, group });
-            }
-        }
+        self.plane.handle_timeouts(now);
         self.expire_latency(now);
     }
 
@@ -520,23 +410,7 @@ where
         for id in sessions {
             self.program_is_gone(id);
         }
-        let groups: Vec<GroupKey> = self
-            .workers
-            .iter()
-            .enumerate()
-            .flat_map(|(worker, state)| {
-                state.links.keys().map(move |group| GroupKey {
-                    worker,
-                    group: *group,
-                })
-            })
-            .collect();
-        for group in groups {
-            self.end_group(group);
-        }
-        for state in &mut self.workers {
-            state.port.send(Command::Stop);
-        }
+        self.plane.stop(self.now());
     }
 
     fn is_over(&self) -> bool {
@@ -544,22 +418,9 @@ where
             Stopping::No | Stopping::Asked => false,
             Stopping::Waiting(until) => {
                 let answered = self.rpc.as_ref().is_none_or(RpcServer::is_idle);
-                (self.workers_running == 0 && answered) || self.now() >= until
+                (self.plane.is_stopped() && answered) || self.now() >= until
             }
         }
-    }
-
-    /// A worker has left its loop.
-    fn worker_stopped(&mut self, worker: usize) {
-        self.workers_running = self.workers_running.saturating_sub(1);
-        self.workers[worker].port.join();
-    }
-
-    fn finish(mut self) {
-        for state in &mut self.workers {
-            state.links.clear();
-        }
-        tracing::info!("stopped");
     }
 
     /// Lends the server out, since its methods are the appliance's own.
@@ -594,14 +455,6 @@ where
         self.ids
     }
 
-    fn pages(&self) -> Pages {
-        match self.config.memory.hugepages {
-            Hugepages::Auto => Pages::Auto,
-            Hugepages::Required => Pages::Required,
-            Hugepages::Off => Pages::Off,
-        }
-    }
-
     /// Counters of the gateway for `stats`.
     fn gateway_values(&self) -> Vec<(String, u64)> {
         let Some(gateway) = &self.gateway else {
@@ -620,63 +473,66 @@ where
     }
 }
 
-/// Starts a worker on each of the cores, with its way of waiting.
-fn start_workers<D>(
-    config: &Config,
-    device: &D,
-    (cores, poll): (&[u32], &[PollMode]),
-    news: &Wake,
-) -> Result<Vec<WorkerState<D>>, Fatal>
-where
-    D: Device,
-    D::Qp: 'static,
-    D::Group: 'static,
-{
-    let mut workers = Vec::new();
-    for (index, core) in cores.iter().enumerate() {
-        let mode = poll.get(index).copied().unwrap_or(PollMode::Adaptive);
-        let plan = worker_plan(config, device, (index, *core as usize), mode);
-        let local = local(config, device, plan.peer_id)?;
-        let port =
-            WorkerPort::start(device, plan, news).map_err(|error| Fatal::os(error.to_string()))?;
-        let limits = GroupLimits::new(usize::from(config.workers.links_max));
-        workers.push(WorkerState {
-            port,
-            groups: Groups::new(limits),
-            links: BTreeMap::new(),
-            app: None,
-            local,
-        });
+/// What the plane has to know of the configuration.
+fn plane_config(config: &Config) -> plane::Config {
+    let (device, attach) = (&config.device, &config.attach);
+    plane::Config {
+        send_wr: device.send_wr,
+        recv_wr: device.recv_wr,
+        inline_bytes: device.inline_bytes,
+        inline_probe: device.inline_probe,
+        pages: match config.memory.hugepages {
+            Hugepages::Auto => Pages::Auto,
+            Hugepages::Required => Pages::Required,
+            Hugepages::Off => Pages::Off,
+        },
+        peek_wait: millis(config.handshake.peek_timeout_ms),
+        app_rings: Rings {
+            slots: APP_SLOTS,
+            sndbuf_bytes: attach.sndbuf_bytes,
+            rmbe_bytes: attach.rmb_bytes,
+        },
     }
-    Ok(workers)
 }
 
-/// Looks whether the device can make the queue pairs of links; ends the workers if it cannot.
-fn try_device<D>(
+/// Makes a worker for each of the cores, with its way of waiting, looks whether the device can make
+/// the queue pairs of links, and starts the workers.
+fn start_workers<D>(
     config: &Config,
-    device: &D,
-    workers: &mut [WorkerState<D>],
-    memory: &mut Memory,
-) -> Result<InlineView, Fatal>
+    plane: &mut Plane<D, Builtin, Tcp, Origin>,
+    (cores, poll): (&[u32], &[PollMode]),
+    news: &Wake,
+) -> Result<Vec<WorkerThread>, Fatal>
 where
     D: Device,
     D::Qp: 'static,
     D::Group: 'static,
 {
-    let Some(WorkerState { port, .. }) = workers.first() else {
+    if cores.is_empty() {
         return Err(Fatal::config(
             "there is no worker: name a core in workers.cores",
         ));
-    };
-    let queue = (port.group, port.plan.cq_entries);
-    links::try_qp(config, device, queue, memory).map_err(|error| {
-        for state in &mut *workers {
-            state.port.send(Command::Stop);
-            state.port.join();
-        }
-        let name = &device.identity().name;
+    }
+    let mut workers = Vec::new();
+    for index in 0..cores.len() {
+        let mode = poll.get(index).copied().unwrap_or(PollMode::Adaptive);
+        let spec = worker_spec(config, plane.device(), mode)?;
+        let inside = (Builtin::default(), Tsc::new());
+        let worker = plane
+            .add_worker(spec, inside, news)
+            .map_err(|error| Fatal::os(error.to_string()))?;
+        workers.push(worker);
+    }
+    plane.try_device().map_err(|error| {
+        let name = &plane.device().identity().name;
         Fatal::os(format!("{name}: {error}"))
-    })
+    })?;
+    let threads = workers.into_iter().zip(cores).enumerate();
+    let threads = threads.map(|(index, (worker, core))| {
+        WorkerThread::start(index, *core as usize, worker)
+            .map_err(|error| Fatal::os(format!("worker {index}: cannot start a thread: {error}")))
+    });
+    threads.collect()
 }
 
 /// The device's address as people write it.
@@ -697,21 +553,18 @@ fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Fatal> {
     Ok(listener)
 }
 
-fn worker_plan<D: Device>(
+fn worker_spec<D: Device>(
     config: &Config,
     device: &D,
-    (index, core): (usize, usize),
     mode: PollMode,
-) -> WorkerPlan {
+) -> Result<WorkerSpec, Fatal> {
     let workers = &config.workers;
     let per_link = config.device.send_wr + config.device.recv_wr;
     let cq_entries = (u32::from(workers.links_max) * per_link).min(device.limits().cq_entries_max);
     let mut peer_id = [0; 8];
     fill_random(&mut peer_id[..2]);
     peer_id[2..].copy_from_slice(&device.identity().mac);
-    WorkerPlan {
-        index,
-        core,
+    Ok(WorkerSpec {
         limits: WorkerLimits {
             conns: workers.conns_max,
             links: workers.links_max,
@@ -723,8 +576,8 @@ fn worker_plan<D: Device>(
             ..WaitSpec::default()
         },
         cq_entries,
-        peer_id,
-    }
+        local: local(config, device, peer_id)?,
+    })
 }
 
 /// What a worker brings to every handshake.
@@ -760,10 +613,15 @@ fn local<D: Device>(config: &Config, device: &D, peer_id: [u8; 8]) -> Result<Loc
         host_name: pollux_wire::clc::host_name(&host.nodename().to_string_lossy()),
         ueids,
         max_conns: max_conns.unwrap_or(MaxConns::MAX),
-        wait: handshake::millis(config.handshake.timeout_ms),
+        wait: millis(config.handshake.timeout_ms),
         gid_rule: GidRule::Any,
         options,
         bare_credits,
         v1: None,
     })
+}
+
+/// A duration of the configuration.
+fn millis(ms: u32) -> Duration {
+    Duration::from_millis(u64::from(ms))
 }

@@ -15,6 +15,7 @@ pub mod host;
 pub mod log;
 pub mod measure;
 pub mod nearest;
+pub mod plane;
 pub mod probe;
 pub mod reactor;
 pub mod rpc;

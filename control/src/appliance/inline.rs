@@ -4,7 +4,7 @@ use super::Appliance;
 use crate::config::InlineThreshold;
 use crate::rpc::{InlineSetting, InlineUse};
 use pollux_provider::Device;
-use pollux_worker::{Command, InlineRule};
+use pollux_worker::InlineRule;
 
 /// The rule that a setting stands for. A number of bytes is taken at its word, so that a
 /// threshold can be searched for above the one in force.
@@ -35,7 +35,7 @@ where
     /// Longest WRITE that is worth sending inline: as configured, or as the driver knows it.
     fn inline_threshold(&self) -> u32 {
         match self.config.device.inline_threshold {
-            InlineThreshold::Auto => self.device.limits().inline_worth_bytes,
+            InlineThreshold::Auto => self.plane.device().limits().inline_worth_bytes,
             InlineThreshold::Bytes(bytes) => bytes,
         }
     }
@@ -43,8 +43,8 @@ where
     /// All workers do so from now on.
     pub(super) fn set_inline(&mut self, setting: InlineSetting) {
         self.inline_rule = rule(setting, self.inline_threshold());
-        for state in &mut self.workers {
-            state.port.send(Command::SetInline(self.inline_rule));
+        for worker in 0..self.plane.workers() {
+            self.plane.set_inline(worker, self.inline_rule);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What operators ask for: the methods of the control socket.
 
 use super::Appliance;
-use super::memory::MemoryNote;
-use super::state::{ConnUser, LinkPhase, Place};
+use super::handshakes::Origin;
 use crate::config::PollMode;
+use crate::plane::{LinkPhase, MemoryNote, PoolId};
 use crate::rpc::{Call, Methods, Reply, Request, RpcError, Ticket};
 use crate::view::{
     ConfigView, ConnView, CreditView, DeviceView, FallbackView, GroupView, LinkCounters, LinkView,
@@ -12,7 +12,7 @@ use crate::view::{
 use pollux_proto::link::Role as LinkRole;
 use pollux_provider::{Device, QpStats};
 use pollux_ring::{PageKind, hugepages_free};
-use pollux_worker::{Command, CreditFigures, PollMode as WorkerPoll, Snapshot, WorkerFigures};
+use pollux_worker::{CreditFigures, PollMode as WorkerPoll, Snapshot, WorkerFigures};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -129,9 +129,7 @@ where
             Request::StatsShow => self.with_snapshots(ticket, Wanted::Stats),
             Request::StatsClear => {
                 self.cleared = std::time::Instant::now();
-                for state in &mut self.workers {
-                    state.port.send(Command::ClearStats);
-                }
+                self.plane.clear_stats();
                 Reply::Now(Ok(Value::Bool(true)))
             }
             Request::SetPoll(request) => Reply::Now(self.set_poll(request.mode, request.worker)),
@@ -158,7 +156,7 @@ where
     D::Group: 'static,
 {
     fn set_poll(&mut self, mode: PollMode, worker: Option<u32>) -> Result<Value, RpcError> {
-        let count = self.workers.len();
+        let count = self.plane.workers();
         if let Some(worker) = worker
             && worker as usize >= count
         {
@@ -168,10 +166,9 @@ where
             )));
         }
         let mode = super::worker_poll(mode);
-        for (index, state) in self.workers.iter_mut().enumerate() {
+        for index in 0..count {
             if worker.is_none_or(|worker| worker as usize == index) {
-                state.port.poll = mode;
-                state.port.send(Command::SetPollMode(mode));
+                self.plane.set_poll_mode(index, mode);
             }
         }
         Ok(Value::Bool(true))
@@ -188,16 +185,8 @@ where
 
     fn take_snapshots(&mut self) {
         self.snapshots.taken.clear();
-        self.snapshots.outstanding = self.workers.len();
-        for state in &mut self.workers {
-            let limits = state.port.plan.limits;
-            let snapshot = Snapshot::with_room(
-                usize::from(limits.conns),
-                usize::from(limits.links),
-                usize::from(limits.sessions),
-            );
-            state.port.send(Command::Snapshot(Box::new(snapshot)));
-        }
+        self.snapshots.outstanding = self.plane.workers();
+        self.plane.ask_snapshots();
     }
 
     /// A worker has copied its tables.
@@ -222,7 +211,8 @@ where
     }
 
     fn device_view(&self) -> DeviceView {
-        let (identity, limits) = (self.device.identity(), self.device.limits());
+        let device = self.plane.device();
+        let (identity, limits) = (device.identity(), device.limits());
         DeviceView {
             name: identity.name.clone(),
             driver: identity.driver.to_string(),
@@ -233,7 +223,7 @@ where
             mac: hex(&identity.mac, ":"),
             port: identity.port,
             mtu_bytes: identity.mtu_bytes,
-            inline: self.inline_found.clone(),
+            inline: self.plane.inline_found().clone(),
             limits: BTreeMap::from([
                 ("send_wr".to_string(), u64::from(limits.send_wr_max)),
                 ("recv_wr".to_string(), u64::from(limits.recv_wr_max)),
@@ -256,11 +246,8 @@ where
 
     fn link_views(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> Vec<LinkView> {
         let mut views = Vec::new();
-        for (worker, state) in self.workers.iter().enumerate() {
-            for (group, link) in &state.links {
-                let Some(group) = state.groups.get(*group) else {
-                    continue;
-                };
+        for worker in 0..self.plane.workers() {
+            for (link, group) in self.plane.links(worker) {
                 let figures = taken
                     .get(&worker)
                     .and_then(|snapshot| snapshot.links.iter().find(|f| f.link == link.link));
@@ -277,7 +264,7 @@ where
                     group: u32::from(link.link.0),
                     worker: worker as u32,
                     role: role(group.role()),
-                    device: self.device.identity().name.clone(),
+                    device: self.plane.device().identity().name.clone(),
                     peer_gid: gid_text(group.key().gid.0),
                     local_qpn: link.qpn,
                     peer_qpn: link.peer.map_or(0, |peer| peer.qpn.get()),
@@ -299,11 +286,8 @@ where
 
     fn group_views(&self) -> Vec<GroupView> {
         let mut views = Vec::new();
-        for (worker, state) in self.workers.iter().enumerate() {
-            for (id, link) in &state.links {
-                let Some(group) = state.groups.get(*id) else {
-                    continue;
-                };
+        for worker in 0..self.plane.workers() {
+            for (link, group) in self.plane.links(worker) {
                 let ueid = link.ueid.map(|ueid| ueid.to_bytes());
                 let ueid = ueid.map_or(String::new(), |bytes| {
                     String::from_utf8_lossy(&bytes).trim_end().to_string()
@@ -326,19 +310,21 @@ where
 
     fn conn_views(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> Vec<ConnView> {
         let mut views = Vec::new();
-        for (key, record) in &self.conns {
+        for (key, record) in self.plane.conns() {
             let figures = taken.get(&key.worker).and_then(|snapshot| {
                 snapshot
                     .conns
                     .iter()
                     .find(|figures| figures.token == record.token)
             });
-            let link = self.workers[key.worker]
-                .links
-                .get(&record.group)
-                .map_or(0, |link| self.link_number(key.worker, link.link));
-            let owner = match (record.place, record.user) {
-                (Place::Session { session, .. }, _) => {
+            let link = self.plane.link_of(*key);
+            let link = link.map_or(0, |link| self.link_number(key.worker, link.link));
+            let app = |name: &str| OwnerView::App {
+                name: name.to_string(),
+            };
+            let wanted = &record.wanted;
+            let owner = match wanted.user {
+                Origin::Program { session, .. } => {
                     let state = self.sessions.get(&session);
                     OwnerView::Session {
                         session,
@@ -346,12 +332,8 @@ where
                         program: state.map_or(String::new(), |state| state.program.clone()),
                     }
                 }
-                (Place::App { .. }, ConnUser::Latency(_)) => OwnerView::App {
-                    name: "latency".to_string(),
-                },
-                (Place::App { .. }, ConnUser::Echo | ConnUser::Program { .. }) => OwnerView::App {
-                    name: "echo".to_string(),
-                },
+                Origin::Latency(_) => app("latency"),
+                Origin::Echo => app("echo"),
             };
             views.push(ConnView {
                 conn: u32::from(key.conn),
@@ -359,10 +341,10 @@ where
                 worker: key.worker as u32,
                 token: record.token,
                 peer_token: record.peer_token,
-                role: role(record.role),
+                role: role(wanted.role),
                 state: figures.map_or("ENDED".to_string(), |f| f.state.to_string()),
-                local: record.local,
-                peer: record.peer,
+                local: wanted.local,
+                peer: wanted.peer,
                 sndbuf_bytes: record.buffers.sndbuf_bytes,
                 rmbe_bytes: record.buffers.rmbe_bytes,
                 peer_rmbe_bytes: record.peer_rmbe_bytes,
@@ -376,14 +358,14 @@ where
 
     fn worker_views(&self, taken: &BTreeMap<usize, Box<Snapshot>>) -> Vec<WorkerView> {
         let mut views = Vec::new();
-        for (worker, state) in self.workers.iter().enumerate() {
+        for (worker, thread) in self.threads.iter().enumerate() {
             let Some(snapshot) = taken.get(&worker) else {
                 continue;
             };
             let figures = &snapshot.figures;
             views.push(WorkerView {
                 worker: worker as u32,
-                core: state.port.plan.core as u32,
+                core: thread.core as u32,
                 poll: poll(snapshot.poll),
                 passes: figures.passes,
                 busy_passes: figures.busy_passes,
@@ -408,21 +390,18 @@ where
             entry.0 += 1;
             entry.1 += note.bytes as u64;
         };
-        for state in &self.workers {
-            for link in state.links.values() {
+        for worker in 0..self.plane.workers() {
+            for (link, _) in self.plane.links(worker) {
                 link.memory.notes().into_iter().for_each(&mut add);
             }
-            if let Some(app) = &state.app {
-                add(app
-                    .buffers
-                    .note("rings of the workers' own connections".to_string()));
-            }
+            let purpose = "rings of the workers' own connections";
+            let note = self.plane.pool_note(PoolId::Worker(worker), purpose);
+            note.into_iter().for_each(&mut add);
         }
-        for session in self.sessions.values() {
-            add(session
-                .pool
-                .buffers
-                .note(format!("rings of {}", session.program)));
+        for (id, session) in &self.sessions {
+            let purpose = format!("rings of {}", session.program);
+            let note = self.plane.pool_note(PoolId::Added(*id), &purpose);
+            note.into_iter().for_each(&mut add);
         }
         let huge = hugepages_free();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
@@ -494,7 +473,7 @@ where
         }
         add("conns.closed".to_string(), self.figures.closed);
         add("conns.reset".to_string(), self.figures.reset);
-        add("conns.open".to_string(), self.conns.len() as u64);
+        add("conns.open".to_string(), self.plane.conns().count() as u64);
         add("fallbacks.total".to_string(), self.fallbacks.total());
         add("sessions.open".to_string(), self.sessions.len() as u64);
         for (name, value) in self.gateway_values() {

@@ -1,15 +1,15 @@
 //! Responders and meters inside the workers: echo services and latency runs.
 
-use super::handshake::{Origin, millis};
-use super::state::ConnKey;
-use super::{Appliance, Token};
+use super::handshakes::Origin;
+use super::{Appliance, Token, millis};
+use crate::plane::ConnKey;
 use crate::reactor::Interest;
 use crate::rpc::{InlineUse, LatencyRequest, RpcError, Ticket};
 use crate::view::{LatencyRow, LatencyTable, Transport};
 use pollux_proto::link::Role;
 use pollux_proto::time::Instant;
 use pollux_provider::Device;
-use pollux_worker::{Command, ConnId, InlineRule, PING_BYTES_MAX, PingEnd, PingRun};
+use pollux_worker::{ConnId, InlineRule, PING_BYTES_MAX, PingEnd, PingRun};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::net::{TcpListener, TcpStream};
@@ -67,7 +67,7 @@ where
             };
             match accepted {
                 Ok((tcp, _)) => {
-                    let worker = self.next_id() as usize % self.workers.len();
+                    let worker = self.next_id() as usize % self.plane.workers();
                     self.begin_handshake(tcp, (Role::Server, Origin::Echo), worker);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
@@ -168,13 +168,10 @@ where
 
     /// The connection of a run is open.
     pub(crate) fn latency_connected(&mut self, id: u64, conn: ConnKey) {
-        let group = self.conns.get(&conn).map(|record| record.group);
-        let granted = group
-            .and_then(|group| self.workers[conn.worker].links.get(&group))
-            .map_or(0, |link| link.inline.granted_bytes);
+        let link = self.plane.link_of(conn);
+        let granted = link.map_or(0, |link| link.inline.granted_bytes);
         let Some(run) = self.latency.get_mut(&id) else {
-            let order = Command::AbortConn(ConnId(conn.conn));
-            return self.workers[conn.worker].port.send(order);
+            return self.plane.abort(conn);
         };
         let rule = match run.request.inline {
             InlineUse::On => self.inline_rule,
@@ -187,8 +184,7 @@ where
         run.inline = rule.within(granted);
         run.stage = Stage::Measuring { conn, size: 0 };
         // For the whole worker: a latency run is a measurement of an appliance at rest.
-        let port = &mut self.workers[conn.worker].port;
-        port.send(Command::SetInline(rule));
+        self.plane.set_inline(conn.worker, rule);
         self.measure(id);
     }
 
@@ -216,7 +212,7 @@ where
             samples: Vec::with_capacity(iterations.unwrap_or(SAMPLES_MAX).min(SAMPLES_MAX)),
             end: PingEnd::Running,
         });
-        self.workers[conn.worker].port.send(Command::App(ping));
+        self.plane.order(conn.worker, ping);
     }
 
     /// A worker has measured a size.
@@ -252,13 +248,14 @@ where
             return;
         };
         let worker = run.worker;
-        let plan = &self.workers[worker].port.plan;
+        let core = self.threads.get(worker).map(|thread| thread.core);
+        let mode = self.plane.poll_mode(worker);
         let table = LatencyTable {
             connect: run.request.connect.to_string(),
             transport: Transport::SmcR,
             fallback: String::new(),
-            mode: self.workers[worker].port.poll.name().to_string(),
-            local_core: u32::try_from(plan.core).ok(),
+            mode: mode.map_or(String::new(), |mode| mode.name().to_string()),
+            local_core: core.and_then(|core| u32::try_from(core).ok()),
             peer_core: None,
             inline_message_bytes: run.inline.messages,
             inline_write_bytes: run.inline.writes,
@@ -275,18 +272,14 @@ where
         self.complete(ticket, answer);
         self.restore_inline(worker);
         match conn {
-            Some(conn) => {
-                self.workers[conn.worker]
-                    .port
-                    .send(Command::AbortConn(ConnId(conn.conn)));
-            }
+            Some(conn) => self.plane.abort(conn),
             None => drop(self.latency.remove(&id)),
         }
     }
 
     fn restore_inline(&mut self, worker: usize) {
         let rule = self.inline_rule;
-        self.workers[worker].port.send(Command::SetInline(rule));
+        self.plane.set_inline(worker, rule);
     }
 
     /// A run cannot go on.
@@ -298,9 +291,7 @@ where
             let _ = self.reactor.remove(socket);
         }
         if let Stage::Measuring { conn, .. } = run.stage {
-            self.workers[conn.worker]
-                .port
-                .send(Command::AbortConn(ConnId(conn.conn)));
+            self.plane.abort(conn);
         }
         self.restore_inline(run.worker);
         self.complete(run.ticket, Err(RpcError::failed(text)));

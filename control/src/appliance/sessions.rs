@@ -1,23 +1,21 @@
 //! The attach socket: programs come, bring connections, and go.
 
-use super::handshake::Origin;
-use super::memory::BufferPool;
-use super::state::{Place, SessionState, SlotPool};
+use super::handshakes::Origin;
 use super::{Appliance, Token};
+use crate::plane::{PoolId, Sharing};
 use crate::reactor::Interest;
 use pollux_attach::layout::{Layout, Shape, VERSION};
 use pollux_attach::message::{Reply, Request, Role as ProgramRole};
 use pollux_attach::packet::{self, Packet, ReceiveError};
 use pollux_attach::shared::{Violation, WorkerSide};
-use pollux_attach::slots::{SlotRef, SlotTable};
-use pollux_proto::diagnosis::Fallback;
+use pollux_attach::slots::SlotRef;
 use pollux_proto::link::Role;
 use pollux_provider::Device;
-use pollux_ring::wake_channel;
-use pollux_worker::{Command, ServedSession, SessionId};
+use pollux_ring::{Wake, wake_channel};
+use pollux_worker::{ServedSession, SessionId};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Programs that have connected and not yet said Hello.
@@ -27,6 +25,20 @@ const GREETING_MAX: usize = 64;
 pub(crate) struct Greeting {
     socket: OwnedFd,
     pid: u32,
+}
+
+/// A program's session. Its buffers are the pool [`PoolId::Added`] of the same number.
+pub(crate) struct SessionState {
+    pub(crate) worker: usize,
+    /// Place in the worker's table.
+    pub(crate) index: SessionId,
+    socket: Option<OwnedFd>,
+    /// Ends the worker's sleep; shared with this program only.
+    worker_wake: Wake,
+    pub(crate) pid: u32,
+    pub(crate) program: String,
+    /// Messages that found the socket full.
+    outbox: VecDeque<Vec<u8>>,
 }
 
 impl<D> Appliance<D>
@@ -146,11 +158,11 @@ where
                 }
             }
             Request::Released { slot, generation } => {
-                let Some(session) = self.sessions.get_mut(&id) else {
+                if !self.sessions.contains_key(&id) {
                     return;
-                };
+                }
                 let released = SlotRef { slot, generation };
-                if let Err(error) = session.pool.table.program_done(released) {
+                if let Err(error) = self.plane.program_done(PoolId::Added(id), released) {
                     tracing::warn!(session = id, %error, "a program broke the protocol");
                     self.program_is_gone(id);
                 }
@@ -196,48 +208,30 @@ where
             ));
         }
         let shape = self.session_shape((slots, sndbuf_bytes, rmbe_bytes))?;
-        let worker = id as usize % self.workers.len();
+        let worker = id as usize % self.plane.workers();
         let layout = Layout::of(shape);
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let segment = layout
             .create_segment("pollux-session")
             .map_err(|e| text(&e))?;
         let side = WorkerSide::new(segment.clone(), layout).map_err(|e| text(&e))?;
-        let buffers =
-            BufferPool::create(&self.device, segment.clone(), layout).map_err(|e| text(&e))?;
         let (wake, woken) = wake_channel().map_err(|e| text(&e))?;
-        let port = &mut self.workers[worker].port;
-        let (index, _) = port.sessions.take().ok_or_else(|| {
-            "all sessions are in use; raise attach.sessions_max or close programs".to_string()
-        })?;
-        let worker_wake = match port.program_wake() {
-            Ok(worker_wake) => worker_wake,
-            Err(error) => {
-                port.sessions.put(index);
-                return Err(error.to_string());
+        let pool = PoolId::Added(id);
+        self.plane
+            .add_pool(pool, (segment.clone(), layout), Sharing::Program)
+            .map_err(|e| text(&e))?;
+        let fds = (segment.fd(), woken.fd());
+        let placed = self.place_session((id, worker), greeting, fds);
+        let (index, worker_wake) = match placed {
+            Ok(placed) => placed,
+            Err(text) => {
+                self.plane.retire_pool(pool);
+                return Err(text);
             }
         };
-        let reply = Reply::Welcome {
-            version: VERSION,
-            session: id,
-        }
-        .emit();
-        let fds: [BorrowedFd<'_>; 3] = [segment.fd(), worker_wake.fd(), woken.fd()];
-        if let Err(error) = packet::send(&greeting.socket, &reply, &fds) {
-            port.forget_wake(&worker_wake);
-            port.sessions.put(index);
-            return Err(format!("the program does not read: {error}"));
-        }
-        let served = Box::new(ServedSession::new(side, wake));
-        port.send(Command::AttachSession {
-            session: SessionId(index),
-            served,
-        });
+        let served = ServedSession::new(side, wake);
+        self.plane.attach_session(worker, index, served);
         let slots = shape.slots();
-        let pool = SlotPool {
-            table: SlotTable::new(slots),
-            buffers,
-        };
         let session = SessionState {
             worker,
             index,
@@ -245,7 +239,6 @@ where
             worker_wake,
             pid: greeting.pid,
             program: name.to_string(),
-            pool,
             outbox: VecDeque::new(),
         };
         self.sessions.insert(id, session);
@@ -257,6 +250,37 @@ where
             "attached"
         );
         Ok(())
+    }
+
+    /// Takes a place in the worker's table for a session, and tells its program.
+    fn place_session(
+        &mut self,
+        (id, worker): (u32, usize),
+        greeting: &Greeting,
+        (segment, woken): (BorrowedFd<'_>, BorrowedFd<'_>),
+    ) -> Result<(SessionId, Wake), String> {
+        let index = self.plane.take_session(worker).ok_or_else(|| {
+            "all sessions are in use; raise attach.sessions_max or close programs".to_string()
+        })?;
+        let worker_wake = match self.plane.program_wake(worker) {
+            Ok(worker_wake) => worker_wake,
+            Err(error) => {
+                self.plane.put_back_session(worker, index);
+                return Err(error.to_string());
+            }
+        };
+        let reply = Reply::Welcome {
+            version: VERSION,
+            session: id,
+        }
+        .emit();
+        let fds: [BorrowedFd<'_>; 3] = [segment, worker_wake.fd(), woken];
+        if let Err(error) = packet::send(&greeting.socket, &reply, &fds) {
+            self.plane.forget_wake(worker, &worker_wake);
+            self.plane.put_back_session(worker, index);
+            return Err(format!("the program does not read: {error}"));
+        }
+        Ok((index, worker_wake))
     }
 
     /// A program has closed its socket, died, or broken a rule: everything it had is freed.
@@ -281,21 +305,13 @@ where
         );
         let (worker, index) = (session.worker, session.index);
         // Before it is dropped: a child of the program may hold it still.
-        self.workers[worker].port.forget_wake(&session.worker_wake);
-        let orphans: Vec<_> = self
-            .handshakes
-            .iter()
-            .filter(|(_, handshake)| {
-                matches!(handshake.origin, Origin::Program { session, .. } if session == id)
-            })
-            .map(|(handshake, _)| *handshake)
-            .collect();
-        for handshake in orphans {
-            self.cancel_handshake(handshake);
-        }
-        self.workers[worker]
-            .port
-            .send(Command::DetachSession(SessionId(index)));
+        self.plane.forget_wake(worker, &session.worker_wake);
+        let now = self.now();
+        self.plane.cancel(
+            now,
+            |origin| matches!(origin, Origin::Program { session, .. } if *session == id),
+        );
+        self.plane.detach_session(worker, index);
     }
 
     pub(crate) fn session_fault(
@@ -316,41 +332,24 @@ where
         let Some(id) = self.session_of(worker, session) else {
             return;
         };
+        self.sessions.remove(&id);
         // A quarantined slot lies in this memory, which stays registered as long as its link.
-        let quarantined = self.workers.iter().any(|state| {
-            state
-                .links
-                .values()
-                .flat_map(|link| &link.quarantine)
-                .any(|place| matches!(place, Place::Session { session, .. } if *session == id))
-        });
-        self.workers[worker].port.sessions.put(session.0);
-        if let Some(state) = self.sessions.remove(&id)
-            && quarantined
-        {
-            self.buried.push((id, state));
-        }
+        self.plane.retire_pool(PoolId::Added(id));
     }
 
-    /// Frees the memory of sessions that no link can reach any more.
-    pub(crate) fn sweep_buried(&mut self) {
-        let workers = &self.workers;
-        self.buried.retain(|(id, _)| {
-            workers
-                .iter()
-                .flat_map(|state| state.links.values())
-                .any(|link| {
-                    link.quarantine.iter().any(
-                        |place| matches!(place, Place::Session { session, .. } if session == id),
-                    )
-                })
-        });
+    /// The worker and the peer are done with a slot.
+    pub(crate) fn slot_released(&mut self, pool: PoolId, slot: SlotRef) {
+        let PoolId::Added(session) = pool else {
+            return;
+        };
+        let SlotRef { slot, generation } = slot;
+        self.send_reply(session, &Reply::Released { slot, generation }, &[]);
     }
 
     fn session_of(&self, worker: usize, session: SessionId) -> Option<u32> {
         self.sessions
             .iter()
-            .find(|(_, state)| state.worker == worker && state.index == session.0)
+            .find(|(_, state)| state.worker == worker && state.index == session)
             .map(|(id, _)| *id)
     }
 
@@ -399,54 +398,5 @@ where
         }
         let token = Token::Session(id).into();
         let _ = self.reactor.modify(socket.as_fd(), Interest::Read, token);
-    }
-
-    /// A connection stays on TCP: counted, logged, and told to whoever asked for it.
-    pub(crate) fn fall_back(
-        &mut self,
-        (origin, role): (Origin, Role),
-        peer: SocketAddr,
-        fallback: Fallback,
-        text: String,
-    ) {
-        tracing::info!(%peer, %role, reason = text, "connection stays on TCP");
-        match origin {
-            Origin::Program { session, request } => {
-                let code = fallback.diagnosis.0;
-                let reply = Reply::Fallback {
-                    request,
-                    code,
-                    text: text.clone(),
-                };
-                self.send_reply(session, &reply, &[]);
-            }
-            Origin::Echo => {}
-            Origin::Latency(run) => self.latency_failed(run, format!("fell back to TCP: {text}")),
-        }
-        let at = std::time::SystemTime::now();
-        self.fallbacks.record(super::fallbacks::Fallback {
-            at,
-            role,
-            peer,
-            by: fallback.by,
-            diagnosis: fallback.diagnosis,
-            text,
-        });
-    }
-
-    /// A connection is lost: told to whoever asked for it.
-    pub(crate) fn tell_failed(&mut self, origin: Origin, errno: Errno, text: String) {
-        match origin {
-            Origin::Program { session, request } => {
-                let reply = Reply::Failed {
-                    request,
-                    errno: errno.raw_os_error(),
-                    text,
-                };
-                self.send_reply(session, &reply, &[]);
-            }
-            Origin::Echo => {}
-            Origin::Latency(run) => self.latency_failed(run, text),
-        }
     }
 }

@@ -236,7 +236,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 open.proto.abort();
                 self.enqueue(conn);
             }
-            Held::Reservation(_) | Held::Nothing => {
+            Held::Reservation(_) => {
                 place.held = Held::Nothing;
                 place.token = 0;
                 self.report(Report::ConnClosed {
@@ -246,6 +246,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                     open: None,
                 });
             }
+            // It ended before control knew of it. That was reported, and a second report would free
+            // the place of whoever has it by then.
+            Held::Nothing => {}
         }
     }
 

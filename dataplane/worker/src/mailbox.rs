@@ -197,7 +197,8 @@ pub enum Command<Q, O> {
         /// The connection, made by control so that the worker allocates nothing.
         open: Box<OpenConn>,
     },
-    /// Forget a reservation whose handshake failed, or reset an open connection.
+    /// Forget a reservation whose handshake failed, or reset an open connection. Without effect when
+    /// the connection has ended meanwhile, so that [`Report::ConnClosed`] comes once.
     AbortConn(ConnId),
     /// Change the way of waiting.
     SetPollMode(PollMode),

@@ -91,8 +91,13 @@ impl<G: PollGroup, A: App, C: Clock> Worker<G, A, C> {
         self.finish();
     }
 
-    /// Resets what is open, gives the resets time to leave, then gives everything back.
-    fn finish(mut self) {
+    /// Resets what is open, gives the resets time to leave, then gives everything back by reports;
+    /// the poll group is dropped. For those who drive the worker by [`Worker::pass`], once that says
+    /// [`Progress::Stopped`].
+    ///
+    /// Waits while reports find the ring full and control still takes them: whoever plays control in
+    /// the same thread must have taken the older ones.
+    pub fn finish(mut self) {
         self.core.abort_all();
         let mut quiet = 0;
         for _ in 0..LAST_PASSES {

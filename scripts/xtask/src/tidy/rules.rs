@@ -24,7 +24,7 @@ const WRAPPING_PLACES: &[&str] = &[
     "dataplane/proto/src/seq.rs",
     "dataplane/ring",
     // Generations, which tell one life of a place from the next and may start again.
-    "control/src/appliance/places.rs",
+    "control/src/plane/places.rs",
     "dataplane/attach/src/slots.rs",
     "dataplane/provider/src/soft/table.rs",
     // Hashes.
@@ -54,6 +54,9 @@ const HOT_PLACES: &[&str] = &[
     "dataplane/worker/src/transmit",
     "dataplane/worker/src/transmit.rs",
 ];
+
+/// Control without the operating system: it runs in simulators too.
+const PLANE_PLACES: &[&str] = &["control/src/plane", "control/src/plane.rs"];
 
 /// A rule about code: none of `words` may stand where the rule holds.
 struct CodeRule {
@@ -126,6 +129,23 @@ const CODE_RULES: &[CodeRule] = &[
         reach: Reach::OutsideTests,
         holds: |source| HOT_PLACES.iter().any(|place| source.is_in(place)),
         advice: "nothing is logged per completion: count it instead",
+    },
+    CodeRule {
+        words: &[
+            "Instant::now",
+            "SystemTime",
+            "TcpStream",
+            "UnixStream",
+            "OwnedFd",
+            "thread::",
+            "rustix::",
+            "Reactor",
+            "RandomState",
+        ],
+        search: has_prefix,
+        reach: Reach::OutsideTests,
+        holds: |source| PLANE_PLACES.iter().any(|place| source.is_in(place)),
+        advice: "the plane is handed time, randomness and streams, and has no thread",
     },
     CodeRule {
         words: &["thread::sleep", "sleep(", "sleep_ms("],
@@ -311,6 +331,17 @@ mod tests {
             ),
             NONE
         );
+    }
+
+    #[test]
+    fn the_plane_asks_the_system_for_nothing() {
+        let text = "fn a(b: TcpStream) {\n    let c = std::time::Instant::now();\n}\n";
+        for path in ["control/src/plane.rs", "control/src/plane/links.rs"] {
+            assert_eq!(broken(path, text), [1, 2], "{path}");
+        }
+        assert_eq!(broken("control/src/appliance/tcp.rs", text), NONE);
+        let handed_in = "fn a(now: Instant) {}\n";
+        assert_eq!(broken("control/src/plane/links.rs", handed_in), NONE);
     }
 
     #[test]

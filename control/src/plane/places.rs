@@ -35,6 +35,11 @@ impl Places {
         );
         self.free.push_back(index);
     }
+
+    /// Places in use.
+    pub(crate) fn taken(&self) -> usize {
+        self.generations.len() - self.free.len()
+    }
 }
 
 #[cfg(test)]

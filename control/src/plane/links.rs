@@ -1,25 +1,24 @@
 //! Links and link groups: queue pairs made, connected, moved into a worker and back; LLC.
 
-use super::handshake::HandshakeId;
 use super::memory::{ConnBuffers, LinkMemory};
-use super::state::{GroupKey, LinkPhase, LinkState, Place};
-use super::workers::News;
-use super::{Appliance, random_u32};
-use crate::config::Config;
-use crate::probe::{Memory, ProbeError, Shape, Wish};
+use super::port::News;
+use super::state::{ConnKey, GroupKey, KnownTo, LinkPhase, LinkState, Place};
+use super::{Event, HandshakeId, Plane, Stream};
+use crate::probe::{ProbeError, Shape, Wish};
 use crate::view::{Found, InlineView};
 use pollux_proto::clc::{Agreed, LocalEndpoint};
 use pollux_proto::credit::{Credits, RECEIVES_MIN};
 use pollux_proto::group::{GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
 use pollux_proto::llc::{Engine, EngineParams, Output, RkeyTag};
-use pollux_provider::{
-    Device, DeviceEvent, GroupId as PollGroupId, Qp, QpCaps, QpKind, RtrAttr, RtsAttr, WcStatus,
-};
+use pollux_proto::time::Instant;
+use pollux_provider::{Device, DeviceEvent, Qp, QpCaps, QpKind, RtrAttr, RtsAttr, WcStatus};
 use pollux_wire::clc::{Attachment, Diagnosis};
 use pollux_wire::field::{AlertToken, BufferSizeCode, Psn, Qpn, Rkey, RmbeIndex};
 use pollux_wire::llc::{DeleteReason, Ending};
-use pollux_worker::{Command, FlowControl, Link, LinkId, Report};
+use pollux_worker::{
+    App, Command, ConnId, ConnOutcome, FlowControl, Link, LinkId, PeerDone, Report,
+};
 
 /// "Receiver not ready" delay asked of the peer: 0.06 ms, as Linux sets it.
 const MIN_RNR_TIMER: u8 = 5;
@@ -34,37 +33,6 @@ const RNR_RETRY: u8 = 7;
 const LINUX_RECEIVES: u32 = 48;
 /// Tags of DELETE RKEY requests have this bit, those of CONFIRM RKEY are handshakes.
 const DELETE_TAG: u64 = 1 << 63;
-
-/// What every queue pair of a link is to be like, with a completion queue of `cq_entries`.
-fn qp_wish(config: &Config, cq_entries: u32) -> Wish {
-    let device = &config.device;
-    Wish {
-        shape: Shape {
-            kind: QpKind::Rc,
-            send_wr: device.send_wr,
-            recv_wr: device.recv_wr,
-            send_sge: 2,
-            recv_sge: 1,
-            cq_entries,
-        },
-        inline_bytes: device.inline_bytes,
-        mode: device.inline_probe,
-    }
-}
-
-/// Creates a queue pair as those of links will be, on the completion queue `group` of
-/// `cq_entries`, and drops it: so a device that cannot is found at the start, and the links
-/// to come need one creation each.
-pub(super) fn try_qp<D: Device>(
-    config: &Config,
-    device: &D,
-    (group, cq_entries): (PollGroupId, u32),
-    memory: &mut Memory,
-) -> Result<InlineView, ProbeError> {
-    let wish = qp_wish(config, cq_entries);
-    let (_, outcome) = memory.create(device, group, &wish)?;
-    Ok(InlineView::from(&outcome))
-}
 
 /// Receives that the peer is told of, so that it may count on them.
 fn announced_receives(caps: QpCaps) -> u8 {
@@ -90,7 +58,7 @@ fn flow_control(peer_receives: Option<u8>, own_receives: u8) -> Result<FlowContr
 impl<D: Device> LinkState<D> {
     /// Our endpoint for a connection on this link; `None` for buffers of a size that CLC cannot
     /// name.
-    pub(crate) fn endpoint(&self, buffers: &ConnBuffers, token: u32) -> Option<LocalEndpoint> {
+    pub(super) fn endpoint(&self, buffers: &ConnBuffers, token: u32) -> Option<LocalEndpoint> {
         Some(LocalEndpoint {
             qpn: Qpn::from_low_bits(self.qpn),
             psn: Psn::from_low_bits(self.psn),
@@ -107,16 +75,35 @@ impl<D: Device> LinkState<D> {
     }
 }
 
-impl<D> Appliance<D>
-where
-    D: Device,
-    D::Qp: 'static,
-    D::Group: 'static,
-{
+impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
+    /// Creates a queue pair as those of links will be, for the first worker, and drops it: so a
+    /// device that cannot is found at the start, and the links to come need one creation each.
+    ///
+    /// # Errors
+    /// [`ProbeError`]: the device refuses even a queue pair without inline data.
+    ///
+    /// # Panics
+    /// No worker was added.
+    pub fn try_device(&mut self) -> Result<(), ProbeError> {
+        self.create_qp(0).map(drop)
+    }
+
     /// Creates a queue pair for a worker, with as much inline data as the device grants.
     fn create_qp(&mut self, worker: usize) -> Result<(D::Qp, InlineView), ProbeError> {
         let port = &self.workers[worker].port;
-        let wish = qp_wish(&self.config, port.plan.cq_entries);
+        let config = &self.config;
+        let wish = Wish {
+            shape: Shape {
+                kind: QpKind::Rc,
+                send_wr: config.send_wr,
+                recv_wr: config.recv_wr,
+                send_sge: 2,
+                recv_sge: 1,
+                cq_entries: port.cq_entries,
+            },
+            inline_bytes: config.inline_bytes,
+            mode: config.inline_probe,
+        };
         let (qp, outcome) = self.probe.create(&self.device, port.group, &wish)?;
         let inline = InlineView::from(&outcome);
         if outcome.found != Found::Remembered {
@@ -126,7 +113,7 @@ where
     }
 
     /// Makes the group and the queue pair of a first contact.
-    pub(crate) fn make_link(
+    pub(super) fn make_link(
         &mut self,
         worker: usize,
         role: Role,
@@ -139,12 +126,12 @@ where
             Diagnosis::MEM
         })?;
         let caps = qp.caps();
-        let pages = self.pages();
+        let pages = self.config.pages;
         let memory = LinkMemory::create(&self.device, caps, pages).map_err(|error| {
             tracing::error!(%error, "cannot make a link");
             Diagnosis::MEM
         })?;
-        let psn = random_u32() & 0xff_ffff;
+        let psn = (self.random)() & 0xff_ffff;
         let state = &mut self.workers[worker];
         let (index, _) = state.port.links.take().ok_or_else(|| {
             tracing::warn!("all links of the worker are in use; raise workers.links_max");
@@ -180,7 +167,7 @@ where
     }
 
     /// Connects the queue pair of a first contact and moves it into the worker.
-    pub(crate) fn connect_link(&mut self, key: GroupKey, agreed: &Agreed) -> Result<(), Diagnosis> {
+    pub(super) fn connect_link(&mut self, key: GroupKey, agreed: &Agreed) -> Result<(), Diagnosis> {
         let state = &mut self.workers[key.worker];
         let link = state
             .links
@@ -228,7 +215,7 @@ where
 
     /// The worker polls the link: LLC can begin.
     fn link_adopted(&mut self, worker: usize, link: LinkId) {
-        let now = self.now();
+        let now = self.now;
         let state = &mut self.workers[worker];
         let Some(group) = state.group_of_link(link) else {
             return;
@@ -261,9 +248,9 @@ where
     }
 
     /// Carries out what LLC orders on a link.
-    pub(crate) fn pump_link(&mut self, key: GroupKey) {
+    pub(super) fn pump_link(&mut self, key: GroupKey) {
         loop {
-            let now = self.now();
+            let now = self.now;
             let state = &mut self.workers[key.worker];
             let Some(link) = state.links.get_mut(&key.group) else {
                 return;
@@ -335,7 +322,7 @@ where
     }
 
     /// Ends a group that we give up: the peer is told if there is still a link to tell it on.
-    pub(crate) fn end_group(&mut self, key: GroupKey) {
+    pub(super) fn end_group(&mut self, key: GroupKey) {
         let state = &mut self.workers[key.worker];
         let engine = state
             .links
@@ -352,7 +339,7 @@ where
 
     /// Takes a group out of use: nobody joins any more, its connections are reset by the worker,
     /// its queue pair comes back.
-    fn drop_group(&mut self, key: GroupKey, diagnosis: Diagnosis) {
+    pub(super) fn drop_group(&mut self, key: GroupKey, diagnosis: Diagnosis) {
         let state = &mut self.workers[key.worker];
         state.groups.retire(key.group);
         let Some(link) = state.links.get_mut(&key.group) else {
@@ -370,7 +357,7 @@ where
             LinkPhase::Releasing => {}
         }
         if let Some(first) = first {
-            self.link_has_failed(first, diagnosis);
+            self.link_has_failed(first, phase, diagnosis);
         }
         self.refuse_rkeys_of(key);
         for id in waiting {
@@ -398,7 +385,7 @@ where
     }
 
     /// Lets those go on that waited for the first contact of their peer to end.
-    pub(crate) fn release_waiting(&mut self, key: GroupKey) {
+    pub(super) fn release_waiting(&mut self, key: GroupKey) {
         let waiting = match self.workers[key.worker].links.get_mut(&key.group) {
             Some(link) => std::mem::take(&mut link.waiting),
             None => return,
@@ -422,19 +409,17 @@ where
     }
 
     /// Takes what a worker has to say.
-    pub(crate) fn handle_report(&mut self, worker: usize, report: News<D>) {
+    pub(super) fn handle_report(&mut self, worker: usize, report: News<D, A>) {
         match report {
             Report::LinkAdopted(link) => self.link_adopted(worker, link),
             Report::ConnOpened(conn) => self.conn_opened(worker, conn),
             Report::LinkFailed { link, status } => self.link_failed(worker, link, status),
             Report::LinkReleased { link, qp, .. } => {
                 drop(qp);
-                if let Some(group) = self.workers[worker].group_of_link(link) {
-                    self.forget_link(GroupKey { worker, group });
-                }
+                self.link_released(worker, link);
             }
             Report::Llc { link, message } => {
-                let now = self.now();
+                let now = self.now;
                 let state = &mut self.workers[worker];
                 let Some(group) = state.group_of_link(link) else {
                     return;
@@ -462,20 +447,71 @@ where
                 self.conn_closed(worker, conn, (outcome, peer_done), open);
             }
             Report::SessionFault { session, violation } => {
-                self.session_fault(worker, session, violation);
+                self.events.push_back(Event::SessionFault {
+                    worker,
+                    session,
+                    violation,
+                });
             }
             Report::SessionDetached { session, served } => {
                 drop(served);
-                self.session_detached(worker, session);
+                self.workers[worker].port.sessions.put(session.0);
+                self.events
+                    .push_back(Event::SessionDetached { worker, session });
             }
-            Report::App(run) => self.ping_ended(&run),
-            Report::Snapshot(snapshot) => self.snapshot_taken(worker, snapshot),
+            Report::App(report) => self.events.push_back(Event::App { worker, report }),
+            Report::Snapshot(snapshot) => {
+                self.events.push_back(Event::Snapshot { worker, snapshot });
+            }
             Report::Stopped => self.worker_stopped(worker),
         }
     }
 
+    /// A link is back from its worker.
+    fn link_released(&mut self, worker: usize, link: LinkId) {
+        let state = &mut self.workers[worker];
+        let Some(group) = state.group_of_link(link) else {
+            return;
+        };
+        let key = GroupKey { worker, group };
+        if let Some(link) = state.links.get_mut(&group)
+            && link.phase != LinkPhase::Releasing
+        {
+            tracing::error!(%group, "the worker cannot take the queue pair of a link");
+            // As if it had never been moved.
+            link.phase = LinkPhase::Made;
+            return self.drop_group(key, Diagnosis::ERR_RDYLNK);
+        }
+        self.forget_link(key);
+    }
+
+    /// A worker has said its last word. It has given back all that it had; what it never took went
+    /// with its ring.
+    fn worker_stopped(&mut self, worker: usize) {
+        self.workers_running = self.workers_running.saturating_sub(1);
+        self.workers[worker].port.close();
+        let groups: Vec<GroupKey> = self.group_keys().filter(|k| k.worker == worker).collect();
+        for key in groups {
+            self.drop_group(key, Diagnosis::NOACTLINK);
+            self.forget_link(key);
+        }
+        let reserved = self.handshakes.values_mut();
+        let reserved = reserved.filter_map(|handshake| handshake.reserved.as_mut());
+        for reserved in reserved.filter(|reserved| reserved.conn.worker == worker) {
+            reserved.known = KnownTo::Nobody;
+        }
+        let conns = self.conns.keys().chain(self.forgotten.keys());
+        let conns: Vec<ConnKey> = conns.filter(|key| key.worker == worker).copied().collect();
+        for conn in conns {
+            let end = (ConnOutcome::Reset, PeerDone::No);
+            self.conn_closed(worker, ConnId(conn.conn), end, None);
+        }
+        self.events.push_back(Event::WorkerStopped { worker });
+    }
+
     /// Takes the device's news; links to a peer that is gone are given up at once.
-    pub(crate) fn take_device_events(&mut self) {
+    pub fn handle_device_events(&mut self, now: Instant) {
+        self.now = now;
         for event in self.device.take_events() {
             match event {
                 DeviceEvent::PeerGone { gid } => self.peer_is_gone(gid),
@@ -530,11 +566,11 @@ where
 
     /// Tells the peer that a buffer is not used any more, and frees its slot when the peer has
     /// said that it writes no more.
-    pub(crate) fn release_buffer(
+    pub(super) fn release_buffer(
         &mut self,
         key: GroupKey,
         (place, rkey): (Place, pollux_provider::Rkey),
-        peer_done: pollux_worker::PeerDone,
+        peer_done: PeerDone,
     ) {
         let tag = RkeyTag(self.next_id() | DELETE_TAG);
         let link = self.workers[key.worker].links.get_mut(&key.group);
@@ -542,8 +578,8 @@ where
             return self.worker_is_done(place);
         };
         match peer_done {
-            pollux_worker::PeerDone::Yes => {}
-            pollux_worker::PeerDone::No => {
+            PeerDone::Yes => {}
+            PeerDone::No => {
                 link.quarantine.push(place);
                 return;
             }

@@ -1,21 +1,19 @@
-//! What control remembers of links, connections and sessions.
+//! What a plane remembers of workers, links, connections and buffers.
 
-use super::handshake::HandshakeId;
-use super::memory::{BufferPool, ConnBuffers, LinkMemory};
-use super::workers::WorkerPort;
+use super::HandshakeId;
+use super::memory::{ConnBuffers, LinkMemory};
+use super::port::WorkerPort;
 use crate::view::InlineView;
-use pollux_attach::slots::{SlotRef, SlotTable};
-use pollux_proto::clc::{Agreed, LocalEndpoint, PeerEndpoint};
+use pollux_attach::slots::SlotRef;
+use pollux_proto::clc::{Agreed, Local, LocalEndpoint, PeerEndpoint};
 use pollux_proto::group::{GroupId, Groups};
 use pollux_proto::link::Role;
 use pollux_proto::llc::Engine;
 use pollux_provider::{Device, QpCaps};
-use pollux_ring::Wake;
 use pollux_wire::field::Ueid;
-use pollux_worker::LinkId;
+use pollux_worker::{App, LinkId, SessionId};
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
 
 /// A link group of one worker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,37 +22,33 @@ pub(crate) struct GroupKey {
     pub(crate) group: GroupId,
 }
 
-/// A connection of one worker, from before its token is announced until both sides are done.
+/// A connection of one worker, from before its token is announced until both sides are done. Given
+/// out again later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ConnKey {
-    pub(crate) worker: usize,
-    pub(crate) conn: u16,
+pub struct ConnKey {
+    /// The worker.
+    pub worker: usize,
+    /// The place in the worker's table.
+    pub conn: u16,
 }
 
-/// A worker, its link groups, and the buffers of its own application.
-pub(crate) struct WorkerState<D: Device> {
-    pub(crate) port: WorkerPort<D>,
+/// A worker, and its link groups.
+pub(crate) struct WorkerState<D: Device, A: App> {
+    pub(crate) port: WorkerPort<D, A>,
     pub(crate) groups: Groups,
     pub(crate) links: BTreeMap<GroupId, LinkState<D>>,
-    pub(crate) app: Option<SlotPool>,
     /// What this worker is to peers; each has an identity of its own, so that a peer never
     /// offers one worker the link of another.
-    pub(crate) local: pollux_proto::clc::Local,
+    pub(crate) local: Local,
 }
 
-impl<D: Device> WorkerState<D> {
+impl<D: Device, A: App> WorkerState<D, A> {
     pub(crate) fn group_of_link(&self, link: LinkId) -> Option<GroupId> {
         self.links
             .iter()
             .find(|(_, state)| state.link == link)
             .map(|(group, _)| *group)
     }
-}
-
-/// Buffers, and who has them.
-pub(crate) struct SlotPool {
-    pub(crate) table: SlotTable,
-    pub(crate) buffers: BufferPool,
 }
 
 /// How far a link has come.
@@ -94,65 +88,77 @@ pub(crate) struct LinkState<D: Device> {
     pub(crate) quarantine: Vec<Place>,
 }
 
+/// Names a pool of ring buffers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum PoolId {
+    /// The pool for the application inside a worker, by the worker's number. Made when it is first
+    /// needed.
+    Worker(usize),
+    /// A pool that the owner has added, by the owner's number for it.
+    Added(u32),
+}
+
 /// Whose slot a connection uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// A slot of a program's session.
-    Session {
-        /// The session.
-        session: u32,
-        /// The slot.
-        slot: SlotRef,
-    },
-    /// A slot of a worker's own pool.
+pub(crate) struct Place {
+    pub(crate) pool: PoolId,
+    pub(crate) slot: SlotRef,
+}
+
+/// Who reads and writes the bytes of a connection inside its worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tenant {
+    /// The application inside the worker.
     App {
-        /// The worker.
-        worker: usize,
-        /// The slot.
-        slot: SlotRef,
+        /// What the application is told that the connection is for.
+        tag: u64,
+    },
+    /// A program.
+    Program {
+        /// Its session in the worker's table.
+        session: SessionId,
     },
 }
 
+/// A connection that somebody wants, over a stream that is connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted<U> {
+    /// The owner's own name for it, which comes back with every event.
+    pub user: U,
+    /// Who opened the stream.
+    pub role: Role,
+    /// The worker that is to have it.
+    pub worker: usize,
+    /// Where its buffers come from.
+    pub pool: PoolId,
+    /// Who uses it inside the worker.
+    pub tenant: Tenant,
+    /// Our end of the stream.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+}
+
 /// A connection that has a place in a worker's table.
-pub(crate) struct ConnRecord {
+pub(crate) struct ConnRecord<S, U> {
+    pub(crate) wanted: Wanted<U>,
     pub(crate) group: GroupId,
     pub(crate) token: u32,
     pub(crate) peer_token: u32,
     pub(crate) peer_rmbe_bytes: u32,
     pub(crate) place: Place,
     pub(crate) buffers: ConnBuffers,
-    pub(crate) role: Role,
-    pub(crate) local: SocketAddr,
-    pub(crate) peer: SocketAddr,
     /// Kept open as long as the connection of an application lives; a program keeps its own.
-    pub(crate) _tcp: Option<TcpStream>,
-    pub(crate) user: ConnUser,
+    pub(crate) _stream: Option<S>,
 }
 
-/// Who waits for a connection to open, or to end.
+/// Whether a place in a worker's table is known there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ConnUser {
-    /// A program, by the number of its request.
-    Program { request: u32 },
-    /// The echo service.
-    Echo,
-    /// The latency run with this number.
-    Latency(u64),
-}
-
-/// A program's session.
-pub(crate) struct SessionState {
-    pub(crate) worker: usize,
-    /// Place in the worker's table.
-    pub(crate) index: u16,
-    pub(crate) socket: Option<OwnedFd>,
-    /// Ends the worker's sleep; shared with this program only.
-    pub(crate) worker_wake: Wake,
-    pub(crate) pid: u32,
-    pub(crate) program: String,
-    pub(crate) pool: SlotPool,
-    /// Messages that found the socket full.
-    pub(crate) outbox: std::collections::VecDeque<Vec<u8>>,
+pub(crate) enum KnownTo {
+    /// It can be given to another connection at once.
+    Nobody,
+    /// The worker keeps it reserved until it is told to forget it.
+    Worker,
 }
 
 /// What a handshake has got for its connection.
@@ -165,4 +171,5 @@ pub(crate) struct Reserved {
     pub(crate) buffers: ConnBuffers,
     pub(crate) own: LocalEndpoint,
     pub(crate) agreed: Option<Agreed>,
+    pub(crate) known: KnownTo,
 }

@@ -13,7 +13,7 @@ const SEND_SLOT_BYTES: u32 = 128;
 
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MemoryError {
+pub enum MemoryError {
     /// Shared memory was refused.
     #[error("cannot make shared memory for {purpose}: {error}")]
     Segment {
@@ -41,6 +41,12 @@ pub(crate) enum MemoryError {
         #[source]
         error: RegisterError,
     },
+    /// A pool of that name exists.
+    #[error("there is a pool {pool:?} of ring buffers already; retire it first")]
+    PoolInUse {
+        /// Its name.
+        pool: super::PoolId,
+    },
 }
 
 /// What `show memory` tells of a piece of memory.
@@ -56,10 +62,13 @@ pub(crate) struct MemoryNote {
 pub(crate) struct LinkMemory {
     pub(crate) receive: MessageSlots,
     pub(crate) send: MessageSlots,
-    _registrations: [Mr; 2],
+    _registrations: [Mr; LinkMemory::REGISTRATIONS],
 }
 
 impl LinkMemory {
+    /// Registrations of one link.
+    pub(crate) const REGISTRATIONS: usize = 2;
+
     /// Slots for a queue pair of the sizes `caps`.
     pub(crate) fn create<D: Device>(
         device: &D,
@@ -209,6 +218,11 @@ impl BufferPool {
             rkey: rmb.rkey(),
             addr: rmb.addr(),
         }))
+    }
+
+    /// Registrations held.
+    pub(crate) fn registrations(&self) -> usize {
+        1 + self.rmbs.iter().flatten().count()
     }
 
     pub(crate) fn note(&self, purpose: String) -> MemoryNote {

@@ -1,0 +1,312 @@
+//! Two planes against each other: what every step of a handshake leaves behind when something goes
+//! wrong there.
+
+mod bed;
+mod faults;
+mod pipe;
+
+use self::bed::{Heard, Home, Terms, World};
+use super::PoolId;
+use pollux_proto::link::Role;
+use pollux_wire::clc::Diagnosis;
+
+#[test]
+fn a_first_contact_and_a_later_one_open_carry_bytes_close_and_leave_nothing() {
+    let mut world = World::new(Terms::default());
+    world.check_a_new_connection_works(0, 1);
+    assert_eq!(world.census(0).links, 1);
+    world.check_a_new_connection_works(0, 2);
+    assert_eq!(world.census(0).links, 1);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn two_first_contacts_at_once_share_one_link() {
+    let mut world = World::new(Terms::default());
+    world.connect(0, 1);
+    world.connect(0, 2);
+    world.seconds(2);
+    assert_eq!(world.census(0).links, 1, "{}", world.story());
+    assert_eq!(world.census(1).links, 1);
+    world.use_and_close(1);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn first_contacts_in_both_directions_at_once_make_two_links() {
+    let mut world = World::new(Terms::default());
+    world.connect(0, 1);
+    world.connect(1, 2);
+    world.seconds(2);
+    assert_eq!(world.census(0).links, 2, "{}", world.story());
+    world.use_and_close(1);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_handshake_in_single_bytes_is_as_good_as_another() {
+    let mut world = World::new(Terms::default());
+    world.connect(0, 1).narrow();
+    world.seconds(2);
+    world.use_and_close(1);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn hosts_without_a_common_domain_stay_on_tcp() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    world.settle();
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(1);
+        assert!(matches!(heard[..], [Heard::FellBack(1, why)] if why != Diagnosis::PEERNOSMC));
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_place_of_a_link_that_was_never_confirmed_is_not_given_out_before_the_worker_forgot_it() {
+    let mut world = World::new(Terms {
+        conns: 1,
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    // The client has the server's queue pair, and the link its worker.
+    while world.census(0).links == 0 {
+        world.step_or_jump();
+    }
+    for _ in 0..6 {
+        world.step_or_jump();
+    }
+    world.lose_sight(0);
+    world.seconds(30);
+    world.check_a_new_connection_works(0, 2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_first_contact_that_finds_no_free_slot_leaves_no_link_behind_for_others_to_wait_for() {
+    let mut world = World::new(Terms {
+        slots: 1,
+        ..Terms::default()
+    });
+    // Host 1 is a client with its only slot in use; as a server it has none left.
+    world.connect(1, 1);
+    world.seconds(2);
+    world.connect(0, 2);
+    world.seconds(2);
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(2);
+        assert_eq!(heard, [Heard::FellBack(2, Diagnosis::MEM)]);
+        assert_eq!(world.census(host).links, 1, "{}", world.story());
+    }
+    world.use_and_close(1);
+    world.check_a_new_connection_works(0, 3);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_handshake_that_still_waits_for_its_first_bytes_is_over_when_nobody_wants_it() {
+    let mut world = World::new(Terms::default());
+    let (cable, _far) = world.connect_alone(0, Role::Server, 1);
+    world.settle();
+    let now = world.now();
+    world.hosts[0].plane.cancel(now, |user| *user == 1);
+    world.settle();
+    let heard = world.hosts[0].heard_of(1);
+    assert_eq!(heard, [Heard::FellBack(1, Diagnosis::INTERR)]);
+    assert!(!cable.is_watched(0));
+    assert_eq!(
+        cable.in_flight(0),
+        b"",
+        "nobody knows whether the other end speaks SMC"
+    );
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_plane_that_has_stopped_begins_no_handshake() {
+    let mut world = World::new(Terms::default());
+    world.stop(0);
+    world.settle();
+    assert!(world.hosts[0].plane.is_stopped());
+    let (cable, _far) = world.connect_alone(0, Role::Client, 1);
+    world.settle();
+    let heard = world.hosts[0].heard_of(1);
+    assert_eq!(heard, [Heard::FellBack(1, Diagnosis::INTERR)]);
+    assert_eq!(cable.in_flight(0), b"");
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_connection_that_ends_by_itself_while_it_is_aborted_gives_its_place_back_once() {
+    let mut world = World::new(Terms {
+        conns: 1,
+        ..Terms::default()
+    });
+    world.connect(0, 1);
+    world.seconds(2);
+    let conn = world.hosts[0].opened(1).expect("open");
+    // The worker has reported the end; control has not yet heard of it.
+    world.close(0, 1);
+    world.run_workers();
+    world.hosts[0].plane.abort(conn);
+    world.seconds(2);
+    assert_eq!(world.census(0).conn_places, 0, "{}", world.story());
+    world.check_a_new_connection_works(0, 2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn both_sides_hear_at_once_of_a_link_that_failed_whatever_they_waited_for() {
+    for blind in [0, 1] {
+        for steps in 0..40 {
+            let mut world = World::new(Terms::default());
+            world.connect(0, 1);
+            for _ in 0..steps {
+                world.step_or_jump();
+            }
+            world.lose_sight(blind);
+            // CLC's own patience is six seconds for each message.
+            world.seconds(4);
+            for host in [0, 1] {
+                let heard = world.hosts[host].heard_of(1);
+                assert!(!heard.is_empty(), "{blind}, {steps}: {}", world.story());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_pair_that_the_worker_cannot_take_ends_the_handshake() {
+    for host in [0, 1] {
+        let mut world = World::new(Terms::default());
+        world.make_queue_pairs_for_nobody(host);
+        world.connect(0, 1);
+        world.seconds(4);
+        for host in [0, 1] {
+            let heard = world.hosts[host].heard_of(1);
+            assert!(
+                matches!(heard[..], [Heard::FellBack(1, _)]),
+                "{}",
+                world.story()
+            );
+        }
+        world.check_nothing_is_left();
+    }
+}
+
+#[test]
+fn workers_of_one_host_have_links_of_their_own_to_each_worker_of_the_other() {
+    let mut world = World::new(Terms {
+        workers: 2,
+        ..Terms::default()
+    });
+    let mut user = 0;
+    // The second time all links are there.
+    for _ in 0..2 {
+        for (near, far) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            user += 1;
+            world.homes = [Home::of(near), Home::of(far)];
+            world.connect(0, user);
+        }
+        world.seconds(2);
+        assert_eq!(world.census(0).links, 4, "{}", world.story());
+    }
+    for user in 1..=8 {
+        let [near, far] = [0, 1].map(|host| world.hosts[host].opened(user).expect("open"));
+        let expected = [(0, 0), (0, 1), (1, 0), (1, 1)][(user as usize - 1) % 4];
+        assert_eq!((near.worker, far.worker), expected);
+        world.use_and_close(user);
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_pool_that_is_given_up_at_any_step_stays_until_no_peer_can_reach_it() {
+    const POOL: PoolId = PoolId::Added(1);
+    for (host, steps) in (0..100).map(|count| (count % 2, count / 2)) {
+        let mut world = World::new(Terms::default());
+        world.add_pool(host, POOL);
+        world.connect(0, 1);
+        for _ in 0..steps {
+            world.step_or_jump();
+        }
+        let now = world.now();
+        let plane = &mut world.hosts[host].plane;
+        plane.retire_pool(POOL);
+        // As when a program goes: first its handshakes, then its connections.
+        plane.cancel(now, |user| *user == 1);
+        world.homes[host] = Home::of(0);
+        let pool = |world: &World| world.hosts[host].plane.pool_slots(POOL);
+        if world.hosts[host].opened(1).is_some() {
+            assert_eq!(pool(&world), Some(1), "{host} {steps}: {}", world.story());
+        }
+        world.seconds(4);
+        for host in [0, 1] {
+            world.close(host, 1);
+        }
+        world.seconds(80);
+        world.check_a_new_connection_works(0, 2);
+        world.check_a_new_connection_works(1, 3);
+        world.check_nothing_is_left();
+        assert_eq!(pool(&world), None, "{host} {steps}: {}", world.story());
+    }
+}
+
+#[test]
+fn a_decline_that_leaves_in_single_bytes_arrives_whole_before_the_stream_goes_back() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    world.connect(0, 1).narrow();
+    world.seconds(1);
+    for host in [0, 1] {
+        let heard = world.hosts[host].heard_of(1);
+        assert!(
+            matches!(heard[..], [Heard::FellBack(1, _)]),
+            "{}",
+            world.story()
+        );
+    }
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_confirm_that_leaves_in_single_bytes_arrives_whole() {
+    let mut world = World::new(Terms::default());
+    world.check_a_new_connection_works(0, 1);
+    world.connect(0, 2).narrow();
+    world.seconds(2);
+    world.use_and_close(2);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_decline_that_nobody_takes_is_given_up_with_the_stream() {
+    let mut world = World::new(Terms {
+        ueids: ["ONE.POLLUX", "OTHER.POLLUX"],
+        ..Terms::default()
+    });
+    let cable = world.connect(0, 1);
+    // The client has sent its Proposal and hears nothing more.
+    while cable.in_flight(0).is_empty() {
+        world.step_or_jump();
+    }
+    world.freeze(0);
+    cable.narrow();
+    world.seconds(1);
+    assert_eq!(world.hosts[1].heard_of(1), [], "the Decline is on its way");
+    world.seconds(30);
+    assert_eq!(world.hosts[1].heard_of(1), [Heard::Failed(1)]);
+    world.thaw(0);
+    world.seconds(30);
+    world.check_each_was_told(0, 1);
+    world.check_nothing_is_left();
+}
