@@ -20,6 +20,7 @@ pub mod probe;
 pub mod reactor;
 pub mod rpc;
 pub mod runtime_dir;
+mod spare;
 pub mod start;
 pub mod unix_socket;
 pub mod view;

@@ -5,7 +5,6 @@
 //! its own memory here. A client that is gone costs nothing, whatever it asked for.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -18,6 +17,7 @@ use super::RpcError;
 use super::dispatch::{ClientId, Dispatch, Methods, Ticket};
 use super::frame::{Frame, Frames, REQUEST_BYTES_MAX};
 use crate::reactor::{Event, Interest, Reactor};
+use crate::spare::Spare;
 
 /// Clients connected at a time.
 pub const CLIENTS_MAX: usize = 32;
@@ -44,9 +44,7 @@ pub struct RpcServer {
     dispatch: Dispatch,
     /// Clients accepted so far.
     accepted: u64,
-    /// Given up to refuse a client in order when there is no other descriptor left: a client in
-    /// the queue that nobody takes would wake the reactor without end.
-    spare: Option<File>,
+    spare: Spare,
 }
 
 #[derive(Debug)]
@@ -78,7 +76,7 @@ impl RpcServer {
             clients: BTreeMap::new(),
             dispatch: Dispatch::default(),
             accepted: 0,
-            spare: File::open("/dev/null").ok(),
+            spare: Spare::new(),
         }
     }
 
@@ -175,7 +173,8 @@ impl RpcServer {
                 Ok(socket) => socket,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    self.turn_away();
+                    tracing::warn!("no file descriptor is left for a client of the control socket");
+                    self.spare.turn_away(&self.listener);
                     continue;
                 }
                 Err(Errno::AGAIN) => return,
@@ -186,16 +185,6 @@ impl RpcServer {
             };
             self.admit(reactor, socket);
         }
-    }
-
-    /// Refuses the next client in the queue although no descriptor is left.
-    fn turn_away(&mut self) {
-        tracing::warn!("no file descriptor is left for a client of the control socket");
-        self.spare = None;
-        if let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            drop(socket);
-        }
-        self.spare = File::open("/dev/null").ok();
     }
 
     fn admit(&mut self, reactor: &Reactor, socket: OwnedFd) {

@@ -6,9 +6,12 @@
 mod capture;
 mod death;
 mod fallback;
+mod floods;
 mod hostile;
 mod kills;
+mod limits;
 mod order;
+mod quiet;
 mod redis;
 mod redis_server;
 mod scribble;

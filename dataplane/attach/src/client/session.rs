@@ -600,7 +600,11 @@ fn first_answer(control: &OwnedFd, path: &Path, after: Duration) -> Result<Packe
         match packet::receive(control) {
             Ok(packet) => return Ok(packet),
             Err(ReceiveError::WouldBlock) => {}
-            Err(error @ (ReceiveError::Closed | ReceiveError::TooLarge)) => {
+            Err(
+                error @ (ReceiveError::Closed
+                | ReceiveError::TooLarge
+                | ReceiveError::NoDescriptor { .. }),
+            ) => {
                 return Err(socket(io::Error::other(error)));
             }
             Err(ReceiveError::System(errno)) => return Err(socket(errno.into())),
