@@ -31,6 +31,9 @@ const WAITING_MAX: usize = 16;
 /// Bytes taken from a client for one event; the others have their turn then.
 const READ_BYTES: usize = 64 << 10;
 
+/// Requests of a client carried out for one event; the others have their turn then.
+const REQUESTS_MAX: usize = 16;
+
 /// Clients accepted for one event.
 const ACCEPTS_MAX: usize = 16;
 
@@ -282,7 +285,7 @@ impl Client {
 
     /// Carries out the requests that are complete, as far as the client's limits go.
     fn carry_out(&mut self, dispatch: &mut Dispatch, methods: &mut dyn Methods) -> Fate {
-        loop {
+        for _ in 0..REQUESTS_MAX {
             if self.write() == Fate::Gone {
                 return Fate::Gone;
             }
@@ -303,6 +306,8 @@ impl Client {
                 }
             }
         }
+        // More may be there: a writable socket brings the next event at once.
+        self.write()
     }
 
     fn may_ask(&self, waiting: usize) -> bool {

@@ -29,6 +29,15 @@ fn from_elsewhere(to: SocketAddr) -> TcpStream {
     TcpStream::from(socket)
 }
 
+/// Ends the threads of a test, however it ends.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Whether the other end has closed or reset a connection.
 fn is_over(mut stream: &TcpStream) -> bool {
     match stream.read(&mut [0; 512]) {
@@ -61,6 +70,7 @@ fn handshakes_that_never_end_are_bounded_in_number_and_time_and_keep_nobody_else
     let dripping = slow[0].try_clone().expect("a descriptor");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _done = Done(&done);
         scope.spawn(|| {
             let mut dripping = &dripping;
             for byte in HEADER[4..].iter().chain(std::iter::repeat(&0)) {
@@ -73,7 +83,6 @@ fn handshakes_that_never_end_are_bounded_in_number_and_time_and_keep_nobody_else
         for stream in &slow {
             until("it is over", || is_over(stream).then_some(()));
         }
-        done.store(true, Ordering::Relaxed);
     });
     pair.b.until_stat("handshakes.open", 0);
     // Few lines for many losses.
@@ -160,6 +169,7 @@ fn questions_without_end_hold_up_neither_traffic_nor_other_operators() {
     let server = Plain::tcp(target.accept().expect("accept").0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _done = Done(&done);
         for question in [
             &b"{\"jsonrpc\":\"2.0\",\"method\":\"stats.show\",\"id\":1}\n"[..],
             b"{\"jsonrpc\":\"2.0\",\"method\":\"rpc.discover\",\"id\":2}\n",
@@ -184,16 +194,25 @@ fn questions_without_end_hold_up_neither_traffic_nor_other_operators() {
             exchange(&client, &server, 93 + round, 1 << 18);
             assert_eq!(pair.a.stat("conns.open"), 1);
         }
-        done.store(true, Ordering::Relaxed);
     });
     assert_eq!(pair.a.stat("conns.open"), 1);
 }
 
+/// Sets the limit of descriptors of a running appliance; gives the one before.
 fn limit_descriptors(appliance: &Appliance, current: Option<u64>) -> Rlimit {
     let pid = i32::try_from(appliance.pid()).ok().and_then(Pid::from_raw);
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit { current, maximum };
     prlimit(pid, Resource::Nofile, limit).expect("a limit")
+}
+
+/// Lets an appliance have no more descriptors than it has.
+fn take_descriptors(appliance: &Appliance) -> Rlimit {
+    let open = |number: &u64| {
+        let path = format!("/proc/{}/fd/{number}", appliance.pid());
+        std::fs::symlink_metadata(path).is_err()
+    };
+    limit_descriptors(appliance, (0..).find(open))
 }
 
 #[test]
@@ -219,8 +238,7 @@ fn an_appliance_without_descriptors_leaves_on_tcp_what_needs_one_and_keeps_what_
         other.read_exact(&mut [0; 5]).expect("read");
     };
     let first = connection();
-    // All that are in use stay; there is no other one to be had.
-    let old = limit_descriptors(&a, Some(3));
+    let old = take_descriptors(&a);
     let plain = connection();
     let why = plain.0.fallback_reason().expect("it stays on TCP");
     let why = &why.text;
@@ -249,7 +267,7 @@ fn a_service_without_descriptors_turns_its_clients_away_in_few_words() {
         .and_then(|line| line.rsplit(' ').next())
         .expect("the service");
     let echo: SocketAddr = echo.trim().parse().expect("an address");
-    let old = limit_descriptors(&a, Some(3));
+    let old = take_descriptors(&a);
     for _ in 0..50 {
         let stream = TcpStream::connect(echo).expect("the kernel's queue takes it");
         until("it is turned away", || is_over(&stream).then_some(()));
