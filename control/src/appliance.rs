@@ -620,7 +620,7 @@ fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Fatal> {
             let text = format!("cannot listen on {address} (service.listen): {error}");
             return Fatal::new(status, text);
         }
-        let by = port_owner(address).map_or(String::new(), |pid| format!(" by pid {pid}"));
+        let by = port_owner(address).map_or(String::new(), |pid| format!(" by process {pid}"));
         Fatal::temporary(format!(
             "{address} is in use{by}; stop that program, or choose another address with \
              service.listen"

@@ -50,7 +50,9 @@ where
     /// Whether there is room for one more session of a process.
     pub(super) fn check_session(&self, pid: u32, shape: Shape) -> Result<(), String> {
         let attach = &self.config.attach;
-        let of_process = self.sessions.values().filter(|s| s.pid == pid).count();
+        // Those whose number is not known, in other PID namespaces, are not told apart.
+        let of_process = self.sessions.values().filter(|s| pid != 0 && s.pid == pid);
+        let of_process = of_process.count();
         if of_process >= usize::from(attach.sessions_per_process_max) {
             return Err(format!(
                 "the process {pid} has {of_process} sessions already; close one, or raise \

@@ -12,7 +12,7 @@ use pollux_attach::slots::SlotRef;
 use pollux_proto::link::Role;
 use pollux_proto::time::Instant;
 use pollux_provider::Device;
-use pollux_ring::{Wake, wake_channel};
+use pollux_ring::{Wake, neighbour, wake_channel};
 use pollux_wire::clc::Diagnosis;
 use pollux_worker::{ServedSession, SessionId};
 use rustix::io::Errno;
@@ -137,15 +137,9 @@ where
     }
 
     fn greet(&mut self, socket: OwnedFd) -> Result<(), String> {
-        let peer = rustix::net::sockopt::socket_peercred(&socket)
-            .map_err(|error| format!("its credentials are not known: {error}"))?;
-        let own = rustix::process::geteuid();
-        if peer.uid != own && !peer.uid.is_root() {
-            let (peer, own) = (peer.uid.as_raw(), own.as_raw());
-            return Err(format!(
-                "it runs as user {peer}; only {own} and root may attach"
-            ));
-        }
+        // 0 for one of another PID namespace.
+        let pid = neighbour::trusted(&socket).map_err(|stranger| stranger.to_string())?;
+        let pid = pid.unwrap_or(0);
         if self.greetings.len() >= GREETING_MAX {
             return Err(format!(
                 "{GREETING_MAX} programs have connected and said nothing"
@@ -155,7 +149,6 @@ where
         self.reactor
             .add(&socket, Interest::Read, Token::Session(id).into())
             .map_err(|error| format!("its socket cannot be watched: {error}"))?;
-        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let wait = millis(self.config.handshake.timeout_ms);
         let until = self.now().after(wait);
         self.greetings.insert(id, Greeting { socket, pid, until });

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use pollux_ring::neighbour;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use serde_json::Value;
 
@@ -191,19 +191,10 @@ impl RpcServer {
     }
 
     fn admit(&mut self, reactor: &Reactor, socket: OwnedFd) {
-        let own = rustix::process::geteuid();
-        match socket_peercred(&socket) {
-            // The socket's mode keeps others out; this holds when somebody has changed it.
-            Ok(peer) if peer.uid == own || peer.uid.is_root() => {}
-            Ok(peer) => {
-                let uid = peer.uid.as_raw();
-                tracing::warn!("refused a client of user {uid} on the control socket");
-                return;
-            }
-            Err(error) => {
-                tracing::warn!("cannot tell who connects to the control socket: {error}");
-                return;
-            }
+        // The socket's mode keeps others out; this holds when somebody has changed it.
+        if let Err(stranger) = neighbour::trusted(&socket) {
+            tracing::warn!("refused a client on the control socket: {stranger}");
+            return;
         }
         let tokens = self.first_token + 1..=self.first_token + CLIENTS_MAX as u64;
         let free = tokens

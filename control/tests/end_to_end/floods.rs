@@ -165,8 +165,6 @@ fn a_storm_of_honest_connections_arrives_over_tcp_where_it_is_too_much_for_smc()
 fn questions_without_end_hold_up_neither_traffic_nor_other_operators() {
     let (target, address) = listener();
     let pair = Pair::start(&Shape::to(address));
-    let client = Plain::connect(pair.entry());
-    let server = Plain::tcp(target.accept().expect("accept").0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _done = Done(&done);
@@ -191,11 +189,14 @@ fn questions_without_end_hold_up_neither_traffic_nor_other_operators() {
             });
         }
         for round in 0..4 {
+            let client = Plain::connect(pair.entry());
+            let server = Plain::tcp(target.accept().expect("accept").0);
             exchange(&client, &server, 93 + round, 1 << 18);
-            assert_eq!(pair.a.stat("conns.open"), 1);
+            // An answer in time, or the client gives up.
+            assert!(pair.a.stat("conns.open") <= 4);
         }
     });
-    assert_eq!(pair.a.stat("conns.open"), 1);
+    pair.a.until_stat("conns.open", 0);
 }
 
 /// Sets the limit of descriptors of a running appliance; gives the one before.

@@ -10,6 +10,7 @@ mod floods;
 mod hostile;
 mod kills;
 mod limits;
+mod modes;
 mod order;
 mod quiet;
 mod redis;

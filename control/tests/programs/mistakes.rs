@@ -128,7 +128,7 @@ fn what_somebody_else_has_is_told_with_who_it_is() {
     let path = place.path("taken.sock");
     let _taken = UnixListener::bind(&path).expect("a path");
     let own = std::process::id();
-    let by = format!("{address} is in use by pid {own}");
+    let by = format!("{address} is in use by process {own}");
     check(
         &place,
         vec![
@@ -152,7 +152,7 @@ fn what_somebody_else_has_is_told_with_who_it_is() {
                 "[[forward]]\nname = \"f\"\nlisten = \"unix:AT/taken.sock\"\nconnect = \
                  \"smc:127.0.0.1:1\"\n",
                 75,
-                &["AT/taken.sock is in use by pid", &own.to_string()],
+                &["AT/taken.sock is in use by process", &own.to_string()],
             ),
         ],
     );
