@@ -277,18 +277,13 @@ where
             .map(Rc::new)
             .map_err(|e| os("cannot make an event loop", &e))?;
         let news = Wake::new().map_err(|e| os("cannot make a wake descriptor", &e))?;
-        let mut services = Vec::new();
-        for service in &config.services {
+        let services = config.services.iter().map(|service| {
             let ServiceKind::Echo = service.kind;
-            services.push(listen(service.listen)?);
-        }
+            listen(service.listen)
+        });
+        let services = services.collect::<Result<Vec<_>, Fatal>>()?;
         let mut plane = Plane::new(device, plane_config(&config), Box::new(random_u32));
         let threads = start_workers(&config, &mut plane, (&cores.workers, &poll), &news)?;
-        // The start has said so already.
-        let told = match poll.iter().all(|mode| *mode == PollMode::Busy) {
-            true => Told::Yes,
-            false => Told::No,
-        };
         let BoundSocket {
             listener,
             path: control_path,
@@ -318,7 +313,7 @@ where
             log,
             spare: Spare::new(),
             cores,
-            told_of_busy_cores: told,
+            told_of_busy_cores: told_at_start(&poll),
             inline_rule: InlineRule::OFF,
             ids: 0,
             stopping: Stopping::No,
@@ -517,6 +512,15 @@ where
                     .map(move |(figure, value)| (format!("forward.{name}.{figure}"), value))
             })
             .collect()
+    }
+}
+
+/// Where all workers begin busy, the start has said what that means.
+fn told_at_start(poll: &[PollMode]) -> Told {
+    if poll.iter().all(|mode| *mode == PollMode::Busy) {
+        Told::Yes
+    } else {
+        Told::No
     }
 }
 

@@ -113,12 +113,11 @@ fn deaf(running: &Running) -> UnixStream {
     // Until neither the socket nor the appliance takes any more.
     let mut refused = 0;
     while refused < 100 {
-        match client.write(question) {
-            Ok(_) => refused = 0,
-            Err(_) => {
-                refused += 1;
-                running.json(&["show", "appliance"]);
-            }
+        if client.write(question).is_ok_and(|count| count > 0) {
+            refused = 0;
+        } else {
+            refused += 1;
+            running.json(&["show", "appliance"]);
         }
     }
     client

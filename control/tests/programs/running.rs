@@ -281,7 +281,10 @@ fn only_workers_run_on_the_cores_of_workers() {
         return;
     }
     let place = Place::new();
-    let running = Running::start(&place, "a", "");
+    // With every thread that there can be: control, fabric, gateway, workers.
+    let forward = "[[forward]]\nname = \"out\"\nlisten = \"smc:127.0.0.1:0\"\n\
+                   connect = \"tcp:127.0.0.1:1\"\n";
+    let running = Running::start(&place, "a", forward);
     let core = running.json(&["show", "workers"])[0]["core"].to_string();
     let mut on_it = 0;
     for task in fs::read_dir(format!("/proc/{}/task", running.child.id())).expect("tasks") {

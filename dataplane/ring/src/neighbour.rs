@@ -3,8 +3,8 @@
 //! The kernel tells user and process of the other end; but a process of another PID namespace (the
 //! program in a container, the operator outside of it) has the number 0 here, which the system
 //! interface does not take for a process, so that nothing is told at all. What then decides is what the
-//! kernel has decided already: a socket of ours that is open to nobody else (mode 0600) is reached by
-//! our own user and root only.
+//! kernel has decided already: a socket of ours that is open to nobody else (mode 0600, or 0700 of its
+//! folder) is reached by our own user and root only.
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketAddrAny, SocketAddrUnix, getpeername, getsockname};
@@ -31,7 +31,7 @@ pub enum Stranger {
     /// The kernel does not say whose it is, and others may have reached the socket.
     #[error(
         "its credentials are not known, as of a process of another PID namespace, and the socket is \
-         open to others; give it the mode 0600"
+         open to others; give it the mode 0600, or its folder 0700"
     )]
     Hidden,
 }
@@ -66,11 +66,13 @@ pub fn trusted(socket: impl AsFd) -> Result<Option<u32>, Stranger> {
     }
 }
 
-/// Whether the socket was reached by a path that only its owner can use, who is our user or root.
+/// Whether the socket was reached by a path that only its owner can use, who is our user or root: by
+/// its own mode, or by that of its folder. (A socket that was renamed after it was bound still tells
+/// its first name, which then is not there.)
 fn is_private(socket: impl AsFd) -> bool {
     let own = getsockname(&socket).ok().and_then(path_of);
     let bound = own.or_else(|| getpeername(&socket).ok().flatten().and_then(path_of));
-    bound.is_some_and(|path| is_private_path(&path))
+    bound.is_some_and(|path| is_private_path(&path) || path.parent().is_some_and(is_private_path))
 }
 
 fn path_of(address: SocketAddrAny) -> Option<PathBuf> {
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_private_by_the_mode_of_its_path() {
+    fn a_socket_is_private_by_the_mode_of_its_path_or_of_its_folder() {
         let name = format!("pollux-neighbour-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_file(&path);
