@@ -11,7 +11,7 @@
 //! | `services` | echo services and latency runs inside the workers |
 //! | `operations` | the methods of the control socket |
 //! | `admission`, `limits` | what one program or one peer may have |
-//! | `tcp`, `threads`, `fallbacks`, `inline`, `throttle` | what those share |
+//! | `tcp`, `threads`, `fallbacks`, `inline`, `throttles` | what those share |
 
 mod admission;
 mod fallbacks;
@@ -23,7 +23,7 @@ mod services;
 mod sessions;
 mod tcp;
 mod threads;
-mod throttle;
+mod throttles;
 
 use self::admission::Admission;
 use self::fallbacks::Fallbacks;
@@ -33,7 +33,7 @@ use self::services::LatencyRun;
 use self::sessions::{Greeting, SessionState};
 use self::tcp::Tcp;
 use self::threads::WorkerThread;
-use self::throttle::Throttles;
+use self::throttles::Throttles;
 use crate::config::{Config, CreditChoice, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
 use crate::cores::CorePlan;

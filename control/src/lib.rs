@@ -22,6 +22,7 @@ pub mod rpc;
 pub mod runtime_dir;
 mod spare;
 pub mod start;
+mod throttle;
 pub mod unix_socket;
 pub mod view;
 mod words;

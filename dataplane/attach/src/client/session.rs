@@ -38,7 +38,7 @@ const CALLS_PER_LOOK: u32 = 256;
 pub struct SessionOptions {
     /// The program's name, for the operator. At most 256 bytes are sent.
     pub name: String,
-    /// Connections at a time; 0 is the appliance's default.
+    /// Connections at a time; 0 is what the appliance allows, and more is refused.
     pub slots: u16,
     /// Bytes of each sndbuf, a power of two from 4096; 0 is the appliance's default.
     pub sndbuf_bytes: u32,
