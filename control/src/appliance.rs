@@ -10,33 +10,43 @@
 //! | `sessions` | programs on the attach socket |
 //! | `services` | echo services and latency runs inside the workers |
 //! | `operations` | the methods of the control socket |
-//! | `tcp`, `threads`, `fallbacks`, `inline` | what those share |
+//! | `admission`, `limits` | what one program or one peer may have |
+//! | `tcp`, `threads`, `fallbacks`, `inline`, `throttles` | what those share |
 
+mod admission;
 mod fallbacks;
 mod handshakes;
 mod inline;
+mod limits;
 mod operations;
 mod services;
 mod sessions;
 mod tcp;
 mod threads;
+mod throttles;
 
+use self::admission::Admission;
 use self::fallbacks::Fallbacks;
-use self::handshakes::Origin;
+use self::handshakes::Asker;
 use self::operations::Snapshots;
 use self::services::LatencyRun;
 use self::sessions::{Greeting, SessionState};
 use self::tcp::Tcp;
 use self::threads::WorkerThread;
+use self::throttles::Throttles;
 use crate::config::{Config, CreditChoice, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
-use crate::exit::Fatal;
-use crate::gateway::Gateway;
+use crate::cores::CorePlan;
+use crate::exit::{ExitStatus, Fatal};
+use crate::gateway::port_owner::port_owner;
+use crate::gateway::{Gateway, GatewayError};
+use crate::log::Log;
 use crate::plane::{self, HandshakeId, Plane, Rings, WorkerSpec};
 use crate::reactor::{Event, Interest, Reactor, Signals};
 use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
-use crate::start::Prepared;
+use crate::spare::Spare;
+use crate::start::{Prepared, socket_status};
 use crate::unix_socket::{BoundSocket, SocketPath};
 use arrayvec::ArrayVec;
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
@@ -118,6 +128,21 @@ enum Stopping {
 struct Figures {
     closed: u64,
     reset: u64,
+    /// Connections that stayed on TCP.
+    fallbacks: u64,
+    /// Handshakes that ended with the loss of their connection.
+    lost: u64,
+    /// Programs that broke a rule and lost their session for it.
+    faults: u64,
+    /// Programs that were turned away or refused a session.
+    refused: u64,
+}
+
+/// Whether somebody was told that busy workers leave no core to anybody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    No,
+    Yes,
 }
 
 /// The appliance on a device `D`.
@@ -142,6 +167,13 @@ pub struct Appliance<D: Device> {
     fallbacks: Fallbacks,
     snapshots: Snapshots,
     figures: Figures,
+    admission: Admission,
+    throttles: Throttles,
+    log: Log,
+    /// Takes whom no descriptor is left for.
+    spare: Spare,
+    cores: CorePlan,
+    told_of_busy_cores: Told,
     /// What the operator lets go inline.
     inline_rule: InlineRule,
     ids: u64,
@@ -150,7 +182,7 @@ pub struct Appliance<D: Device> {
     // From here on the order of dropping counts: the cores are free for others when nobody can
     // reach this appliance any more.
     threads: Vec<WorkerThread>,
-    plane: Plane<D, Builtin, Tcp, Origin>,
+    plane: Plane<D, Builtin, Tcp, Asker>,
     _control_path: SocketPath,
     _runtime_dir: RuntimeDir,
     _locks: Vec<CoreLock>,
@@ -239,16 +271,17 @@ where
             config,
             config_file,
             paths,
+            log,
         } = prepared;
         let reactor = Reactor::new()
             .map(Rc::new)
             .map_err(|e| os("cannot make an event loop", &e))?;
         let news = Wake::new().map_err(|e| os("cannot make a wake descriptor", &e))?;
-        let mut services = Vec::new();
-        for service in &config.services {
+        let services = config.services.iter().map(|service| {
             let ServiceKind::Echo = service.kind;
-            services.push(listen(service.listen)?);
-        }
+            listen(service.listen)
+        });
+        let services = services.collect::<Result<Vec<_>, Fatal>>()?;
         let mut plane = Plane::new(device, plane_config(&config), Box::new(random_u32));
         let threads = start_workers(&config, &mut plane, (&cores.workers, &poll), &news)?;
         let BoundSocket {
@@ -275,6 +308,12 @@ where
             fallbacks: Fallbacks::default(),
             snapshots: Snapshots::default(),
             figures: Figures::default(),
+            admission: Admission::new(&config.handshake),
+            throttles: Throttles::default(),
+            log,
+            spare: Spare::new(),
+            cores,
+            told_of_busy_cores: told_at_start(&poll),
             inline_rule: InlineRule::OFF,
             ids: 0,
             stopping: Stopping::No,
@@ -314,8 +353,8 @@ where
         if !self.config.forwards.is_empty() {
             let spin = Duration::from_micros(u64::from(self.config.attach.spin_us));
             let attach = &self.paths.attach_socket;
-            let gateway = Gateway::start(&self.config.forwards, attach, spin)
-                .map_err(|error| Fatal::temporary(error.to_string()))?;
+            let gateway =
+                Gateway::start(&self.config.forwards, attach, spin).map_err(Fatal::from)?;
             self.gateway = Some(gateway);
         }
 
@@ -379,7 +418,9 @@ where
             Stopping::Waiting(until) => Some(until),
             Stopping::No | Stopping::Asked => None,
         };
-        let due = runs.chain(stop).min().map(|due| due.since(now));
+        let greetings = self.greetings.values().map(|greeting| greeting.until);
+        let due = runs.chain(stop).chain(greetings).min();
+        let due = due.map(|due| due.since(now));
         due.into_iter().chain(self.plane.wait(now)).min()
     }
 
@@ -387,6 +428,7 @@ where
         let now = self.now();
         self.plane.handle_timeouts(now);
         self.expire_latency(now);
+        self.expire_greetings(now);
     }
 
     /// Begins the end, or notices that it is complete.
@@ -473,6 +515,15 @@ where
     }
 }
 
+/// Where all workers begin busy, the start has said what that means.
+fn told_at_start(poll: &[PollMode]) -> Told {
+    if poll.iter().all(|mode| *mode == PollMode::Busy) {
+        Told::Yes
+    } else {
+        Told::No
+    }
+}
+
 /// What the plane has to know of the configuration.
 fn plane_config(config: &Config) -> plane::Config {
     let (device, attach) = (&config.device, &config.attach);
@@ -499,7 +550,7 @@ fn plane_config(config: &Config) -> plane::Config {
 /// the queue pairs of links, and starts the workers.
 fn start_workers<D>(
     config: &Config,
-    plane: &mut Plane<D, Builtin, Tcp, Origin>,
+    plane: &mut Plane<D, Builtin, Tcp, Asker>,
     (cores, poll): (&[u32], &[PollMode]),
     news: &Wake,
 ) -> Result<Vec<WorkerThread>, Fatal>
@@ -540,13 +591,45 @@ fn gid<D: Device>(device: &D) -> std::net::Ipv6Addr {
     std::net::Ipv6Addr::from(device.identity().gid)
 }
 
+/// What the refusal of a listening address comes down to.
+fn listen_status(error: &std::io::Error) -> ExitStatus {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => ExitStatus::TempFail,
+        // An address that this host does not have.
+        std::io::ErrorKind::AddrNotAvailable => ExitStatus::Config,
+        _ => ExitStatus::Os,
+    }
+}
+
+impl From<GatewayError> for Fatal {
+    fn from(error: GatewayError) -> Fatal {
+        let status = match &error {
+            GatewayError::InUse { .. } | GatewayError::PathInUse { .. } => ExitStatus::TempFail,
+            GatewayError::Ends { .. } => ExitStatus::Config,
+            GatewayError::Listen { error, .. } => listen_status(error),
+            GatewayError::Path { error, .. } => socket_status(error),
+            GatewayError::System { .. } | GatewayError::Wake(_) => ExitStatus::Os,
+        };
+        Fatal::new(status, error.to_string())
+    }
+}
+
 /// Listens on a TCP address of the configuration.
 fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Fatal> {
-    let listener = TcpListener::bind(address)
-        .map_err(|error| Fatal::temporary(format!("cannot listen on {address}: {error}")))?;
-    listener
-        .set_nonblocking(true)
-        .map_err(|error| Fatal::os(format!("cannot listen on {address}: {error}")))?;
+    let bound = TcpListener::bind(address);
+    let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    let listener = bound.map_err(|error| {
+        let status = listen_status(&error);
+        if status != ExitStatus::TempFail {
+            let text = format!("cannot listen on {address} (service.listen): {error}");
+            return Fatal::new(status, text);
+        }
+        let by = port_owner(address).map_or(String::new(), |pid| format!(" by process {pid}"));
+        Fatal::temporary(format!(
+            "{address} is in use{by}; stop that program, or choose another address with \
+             service.listen"
+        ))
+    })?;
     if let Ok(chosen) = listener.local_addr() {
         tracing::info!("echo service: {chosen}");
     }

@@ -14,7 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use self::demo::DemoOptions;
 pub use self::output::{emit, usage};
-use crate::config::PollMode;
+use crate::config::{LogLevel, PollMode};
 use crate::exit::Fatal;
 use crate::host::Host;
 use crate::rpc::{InlineSetting, InlineUse, LATENCY_BYTES_MAX};
@@ -135,6 +135,12 @@ enum Set {
         /// Only this worker.
         #[arg(long, value_name = "NUMBER")]
         worker: Option<u32>,
+    },
+    /// Change how much the appliance tells in its log.
+    Log {
+        /// The new level.
+        #[arg(value_parser = word::<LogLevel>(LogLevel::WORDS))]
+        level: LogLevel,
     },
     /// Change what is sent inline: on (whatever fits), messages (CDC and LLC only), off, or at most
     /// a number of bytes.

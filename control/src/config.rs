@@ -103,8 +103,14 @@ pub struct AttachConfig {
     pub sndbuf_bytes: u32,
     /// Receive ring of each connection, in bytes: 16K << n up to 512K.
     pub rmb_bytes: u32,
+    /// Memory of one session's rings, in bytes.
+    pub session_memory_max_bytes: u64,
+    /// Memory of all sessions' rings, in bytes.
+    pub memory_max_bytes: u64,
     /// Sessions at a time.
     pub sessions_max: u16,
+    /// Sessions of one process at a time.
+    pub sessions_per_process_max: u16,
     /// How long a program polls before it sleeps, in microseconds.
     pub spin_us: u32,
 }
@@ -116,7 +122,10 @@ impl Default for AttachConfig {
             slots: 256,
             sndbuf_bytes: 64 << 10,
             rmb_bytes: 64 << 10,
+            session_memory_max_bytes: 1 << 30,
+            memory_max_bytes: 4 << 30,
             sessions_max: 32,
+            sessions_per_process_max: 16,
             spin_us: 50,
         }
     }
@@ -219,6 +228,10 @@ pub struct HandshakeConfig {
     pub timeout_ms: u32,
     /// How long a listener waits for the first bytes, in milliseconds.
     pub peek_timeout_ms: u32,
+    /// Handshakes under way with one peer address.
+    pub per_peer_max: u16,
+    /// Handshakes under way in all.
+    pub under_way_max: u16,
     /// Connections that share one link group.
     pub conns_per_group_max: u8,
     /// Whether receive-queue credits are agreed on.
@@ -230,6 +243,8 @@ impl Default for HandshakeConfig {
         HandshakeConfig {
             timeout_ms: 6000,
             peek_timeout_ms: 250,
+            per_peer_max: 512,
+            under_way_max: 2048,
             conns_per_group_max: 255,
             credits: CreditChoice::On,
         }

@@ -31,7 +31,7 @@ mod figures;
 mod flow;
 mod listen;
 mod pair;
-mod port_owner;
+pub(crate) mod port_owner;
 mod socket;
 
 use std::convert::Infallible;

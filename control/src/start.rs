@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli;
 use crate::config::{
@@ -18,7 +19,7 @@ use crate::core_lock::{CoreLock, CoreLockError};
 use crate::cores::{self, Candidates, CorePlan, NotAllowed};
 use crate::exit::{ExitStatus, Fatal};
 use crate::host::Host;
-use crate::log;
+use crate::log::{self, Log};
 use crate::reactor::Signals;
 use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
 use crate::unix_socket::{self, BoundSocket, SocketError, SocketKind};
@@ -86,6 +87,8 @@ pub struct Prepared {
     pub config_file: String,
     /// The paths in force.
     pub paths: Paths,
+    /// Where the log goes.
+    pub log: Log,
 }
 
 /// Runs `polluxd` from its command line to its exit code. `serve` is the appliance; it returns
@@ -118,9 +121,13 @@ fn run(options: &Options, serve: impl FnOnce(Prepared) -> Result<(), Fatal>) -> 
         let (config, file) = load(options).map_err(|errors| Fatal::config(errors.to_string()))?;
         return cli::emit(&check(&config, &file, &host)?.text());
     }
-    let (config, file) = load(options).map_err(|errors| Fatal::config(errors.summary()))?;
-    log::init(log::level(config.appliance.log, options.verbose));
-    serve(prepare(config, file, &host)?)
+    let (mut config, file) = load(options).map_err(|errors| Fatal::config(errors.summary()))?;
+    config.appliance.log = log::level(config.appliance.log, options.verbose);
+    let log = log::init(config.appliance.log);
+    serve(Prepared {
+        log,
+        ..prepare(config, file, &host)?
+    })
 }
 
 /// The configuration that the options name, with what they override; and the name of its file.
@@ -164,6 +171,7 @@ pub fn prepare(config: Config, config_file: String, host: &Host) -> Result<Prepa
     let allowed = cores::allowed().map_err(|error| Fatal::os(error.to_string()))?;
     let candidates = config.workers.cores.candidates(&allowed)?;
     check_hugepages(&config)?;
+    raise_descriptors();
     let signals = Signals::install()
         .map_err(|error| Fatal::os(format!("cannot handle SIGTERM and SIGINT: {error}")))?;
     make_shared(&paths.lock_dir, "workers.lock_dir")?;
@@ -196,6 +204,7 @@ pub fn prepare(config: Config, config_file: String, host: &Host) -> Result<Prepa
         config,
         config_file,
         paths,
+        log: Log::default(),
     };
     prepared.tell();
     Ok(prepared)
@@ -268,6 +277,23 @@ impl Prepared {
         }
         tracing::info!("control socket: {}", self.control.path.path().display());
         tracing::info!("attach socket: {}", self.attach.path.path().display());
+    }
+}
+
+/// Takes as many file descriptors as the system lets this process have: each connection that is being
+/// agreed on, each program and each forwarded connection needs some, and the customary 1024 are few.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        let now = limit.current.unwrap_or_default();
+        tracing::warn!("the limit of {now} file descriptors stays: {error}");
     }
 }
 
@@ -379,14 +405,18 @@ impl From<RuntimeDirError> for Fatal {
     }
 }
 
+/// What the refusal of a socket's path comes down to.
+pub(crate) fn socket_status(error: &SocketError) -> ExitStatus {
+    match error {
+        SocketError::InUse { .. } | SocketError::Busy { .. } => ExitStatus::TempFail,
+        SocketError::NotASocket { .. } => ExitStatus::Config,
+        SocketError::Io { .. } => ExitStatus::Os,
+    }
+}
+
 impl From<SocketError> for Fatal {
     fn from(error: SocketError) -> Fatal {
-        let status = match error {
-            SocketError::InUse { .. } | SocketError::Busy { .. } => ExitStatus::TempFail,
-            SocketError::NotASocket { .. } => ExitStatus::Config,
-            SocketError::Io { .. } => ExitStatus::Os,
-        };
-        Fatal::new(status, error.to_string())
+        Fatal::new(socket_status(&error), error.to_string())
     }
 }
 

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
@@ -205,7 +204,15 @@ pub fn probe(path: &Path, kind: SocketKind, key: &'static str) -> Result<Place, 
         error,
     };
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Empty),
+        // Whoever makes the folder tells what is wrong with it.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Place::Empty);
+        }
         Err(error) => return Err(io(error)),
         Ok(meta) if !meta.file_type().is_socket() => {
             let what = kind_of_file(meta.file_type());
@@ -238,8 +245,7 @@ pub fn probe(path: &Path, kind: SocketKind, key: &'static str) -> Result<Place, 
 
 /// Process id of whoever serves a connected socket, as the kernel tells it.
 pub(crate) fn peer_pid(socket: impl AsFd) -> Option<u32> {
-    let peer = socket_peercred(socket).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    pollux_ring::neighbour::pid_of(socket)
 }
 
 fn kind_of_file(kind: FileType) -> &'static str {

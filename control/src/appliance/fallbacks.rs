@@ -49,8 +49,4 @@ impl Fallbacks {
     pub(crate) fn count(&self, by: DecidedBy, diagnosis: Diagnosis) -> u64 {
         self.counts.get(&(by, diagnosis.0)).copied().unwrap_or(0)
     }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.counts.values().sum()
-    }
 }

@@ -1,5 +1,6 @@
 //! Connections that programs, services and latency runs want, and what became of them.
 
+use super::admission::{Ask, Program, Verdict};
 use super::tcp::Tcp;
 use super::{Appliance, fallbacks};
 use crate::plane::{Event, Failure, PoolId, Tenant, Wanted};
@@ -11,7 +12,7 @@ use pollux_provider::Device;
 use pollux_wire::clc::{Diagnosis, Sync};
 use pollux_worker::{Builtin, ConnOutcome, TAG_ECHO, TAG_PING};
 use rustix::io::Errno;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::rc::Rc;
 
 /// Who wants the connection.
@@ -23,6 +24,13 @@ pub(crate) enum Origin {
     Echo,
     /// A latency run.
     Latency(u64),
+}
+
+/// Whoever wants a connection, and the handshake that it takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asker {
+    pub(crate) origin: Origin,
+    ask: Ask,
 }
 
 impl<D> Appliance<D>
@@ -45,14 +53,26 @@ where
         };
         if role == Role::Client && !self.config.is_peer(peer) {
             let text = format!("{peer} is not listed as a [[peer]]; no SMC was offered");
-            let fallback = Fallback {
-                diagnosis: Diagnosis::PEERNOSMC,
-                by: DecidedBy::Local,
-                sync: Sync::InSync,
-            };
+            let fallback = declined_here(Diagnosis::PEERNOSMC);
             self.fall_back((origin, role), peer, fallback, text);
             return;
         }
+        let program = self.program_of(origin);
+        let why = match self.admission.judge(role, peer.ip(), program) {
+            Verdict::Welcome => None,
+            Verdict::StayOnTcp(why) if role == Role::Server => Some(why),
+            Verdict::StayOnTcp(why) => {
+                let fallback = declined_here(Diagnosis::MEM);
+                self.fall_back((origin, role), peer, fallback, why);
+                return;
+            }
+            Verdict::Close(why) => {
+                // It may hold bytes of a handshake, which nobody but us can read.
+                let _ = socket.shutdown(Shutdown::Both);
+                self.tell_failed(origin, Errno::CONNRESET, why);
+                return;
+            }
+        };
         let (pool, tenant) = match origin {
             Origin::Program { session, .. } => {
                 let Some(state) = self.sessions.get(&session) else {
@@ -66,8 +86,9 @@ where
             Origin::Echo => (PoolId::Worker(worker), Tenant::App { tag: TAG_ECHO }),
             Origin::Latency(_) => (PoolId::Worker(worker), Tenant::App { tag: TAG_PING }),
         };
+        let ask = self.admission.begin(peer.ip(), program);
         let wanted = Wanted {
-            user: origin,
+            user: Asker { origin, ask },
             role,
             worker,
             pool,
@@ -76,7 +97,19 @@ where
             peer,
         };
         let stream = Tcp::new(socket, Rc::clone(&self.reactor));
-        self.plane.begin(self.now(), stream, wanted);
+        let now = self.now();
+        match why {
+            None => self.plane.begin(now, stream, wanted),
+            Some(why) => self.plane.begin_to_decline(now, stream, wanted, why),
+        };
+    }
+
+    fn program_of(&self, origin: Origin) -> Option<Program> {
+        let Origin::Program { session, .. } = origin else {
+            return None;
+        };
+        let slots = self.sessions.get(&session)?.slots();
+        Some(Program { session, slots })
     }
 
     /// Takes everything that the plane has to say.
@@ -86,9 +119,21 @@ where
         }
     }
 
-    fn handle_news(&mut self, event: Event<Builtin, Tcp, Origin>) {
+    fn handle_news(&mut self, event: Event<Builtin, Tcp, Asker>) {
+        match &event {
+            Event::Opened { user, .. }
+            | Event::FellBack { user, .. }
+            | Event::Failed { user, .. }
+            | Event::Closed { user, .. } => self.admission.end(user.ask),
+            Event::Released { .. }
+            | Event::App { .. }
+            | Event::Snapshot { .. }
+            | Event::SessionFault { .. }
+            | Event::SessionDetached { .. }
+            | Event::WorkerStopped { .. } => {}
+        }
         match event {
-            Event::Opened { conn, user, slot } => match user {
+            Event::Opened { conn, user, slot } => match user.origin {
                 Origin::Program { session, request } => {
                     let SlotRef { slot, generation } = slot;
                     let reply = Reply::Accelerated {
@@ -109,7 +154,7 @@ where
                 fallback,
                 text,
             } => {
-                self.fall_back((user, role), peer, fallback, text);
+                self.fall_back((user.origin, role), peer, fallback, text);
                 drop(stream);
             }
             Event::Failed { user, error } => {
@@ -117,14 +162,14 @@ where
                     Failure::Watch(_) => Errno::NOMEM,
                     Failure::Handshake { .. } | Failure::Unread { .. } => Errno::CONNRESET,
                 };
-                self.tell_failed(user, errno, error.to_string());
+                self.tell_failed(user.origin, errno, error.to_string());
             }
             Event::Closed { user, outcome, .. } => {
                 match outcome {
                     ConnOutcome::Closed => self.figures.closed += 1,
                     ConnOutcome::Reset => self.figures.reset += 1,
                 }
-                if let Origin::Latency(run) = user {
+                if let Origin::Latency(run) = user.origin {
                     self.latency_ended(run);
                 }
             }
@@ -153,7 +198,11 @@ where
         fallback: Fallback,
         text: String,
     ) {
-        tracing::info!(%peer, %role, reason = text, "connection stays on TCP");
+        self.figures.fallbacks += 1;
+        let now = self.now();
+        if let Some(left_out) = self.throttles.fallbacks.admit(now) {
+            tracing::info!(%peer, %role, reason = text, left_out, "connection stays on TCP");
+        }
         match origin {
             Origin::Program { session, request } => {
                 let code = fallback.diagnosis.0;
@@ -179,7 +228,12 @@ where
     }
 
     /// A connection is lost: told to whoever asked for it.
-    fn tell_failed(&mut self, origin: Origin, errno: Errno, text: String) {
+    pub(super) fn tell_failed(&mut self, origin: Origin, errno: Errno, text: String) {
+        self.figures.lost += 1;
+        let now = self.now();
+        if let Some(left_out) = self.throttles.losses.admit(now) {
+            tracing::warn!(reason = text, left_out, "a connection is lost");
+        }
         match origin {
             Origin::Program { session, request } => {
                 let reply = Reply::Failed {
@@ -192,5 +246,14 @@ where
             Origin::Echo => {}
             Origin::Latency(run) => self.latency_failed(run, text),
         }
+    }
+}
+
+/// A decision of ours before a byte was sent.
+fn declined_here(diagnosis: Diagnosis) -> Fallback {
+    Fallback {
+        diagnosis,
+        by: DecidedBy::Local,
+        sync: Sync::InSync,
     }
 }

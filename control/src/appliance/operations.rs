@@ -2,7 +2,7 @@
 
 use super::Appliance;
 use super::handshakes::Origin;
-use crate::config::PollMode;
+use crate::config::{LogLevel, PollChoice, PollMode};
 use crate::plane::{LinkPhase, MemoryNote, PoolId};
 use crate::rpc::{Call, Methods, Reply, Request, RpcError, Ticket};
 use crate::view::{
@@ -115,7 +115,9 @@ where
                 uptime_s: self.started.elapsed().as_secs(),
             }),
             Request::Stop => {
-                self.stopping = super::Stopping::Asked;
+                if self.stopping == super::Stopping::No {
+                    self.stopping = super::Stopping::Asked;
+                }
                 Reply::Now(Ok(Value::Bool(true)))
             }
             Request::ConfigShow => Reply::of(&ConfigView::of(&self.config, &self.config_file)),
@@ -130,9 +132,12 @@ where
             Request::StatsClear => {
                 self.cleared = std::time::Instant::now();
                 self.plane.clear_stats();
+                self.figures = super::Figures::default();
+                self.admission.clear();
                 Reply::Now(Ok(Value::Bool(true)))
             }
             Request::SetPoll(request) => Reply::Now(self.set_poll(request.mode, request.worker)),
+            Request::SetLog(level) => Reply::Now(self.set_log(level)),
             Request::SetInline(setting) => {
                 self.set_inline(setting);
                 Reply::Now(Ok(Value::Bool(true)))
@@ -165,12 +170,42 @@ where
                 count.saturating_sub(1)
             )));
         }
-        let mode = super::worker_poll(mode);
+        if worker.is_none() {
+            // So that the configuration that is shown is the one in force.
+            self.config.workers.poll = match mode {
+                PollMode::Busy => PollChoice::Busy,
+                PollMode::Adaptive => PollChoice::Adaptive,
+                PollMode::Interrupt => PollChoice::Interrupt,
+            };
+        }
         for index in 0..count {
             if worker.is_none_or(|worker| worker as usize == index) {
-                self.plane.set_poll_mode(index, mode);
+                self.plane.set_poll_mode(index, super::worker_poll(mode));
             }
         }
+        self.tell_of_busy_cores();
+        Ok(Value::Bool(true))
+    }
+
+    /// Says once that workers which never sleep have every core.
+    fn tell_of_busy_cores(&mut self) {
+        let is_busy = |worker| self.plane.poll_mode(worker) == Some(WorkerPoll::Busy);
+        let all = self.cores.workers.len() == self.cores.allowed.len()
+            && (0..self.plane.workers()).all(is_busy);
+        if all && self.told_of_busy_cores == super::Told::No {
+            self.told_of_busy_cores = super::Told::Yes;
+            tracing::warn!(
+                "busy workers have every allowed core ({}): the control thread and every program \
+                 share with them; pollux set poll adaptive lets them sleep",
+                self.cores.allowed
+            );
+        }
+    }
+
+    fn set_log(&mut self, level: LogLevel) -> Result<Value, RpcError> {
+        let changed = self.log.set(level);
+        changed.map_err(|error| RpcError::failed(error.to_string()))?;
+        self.config.appliance.log = level;
         Ok(Value::Bool(true))
     }
 
@@ -323,7 +358,7 @@ where
                 name: name.to_string(),
             };
             let wanted = &record.wanted;
-            let owner = match wanted.user {
+            let owner = match wanted.user.origin {
                 Origin::Program { session, .. } => {
                     let state = self.sessions.get(&session);
                     OwnerView::Session {
@@ -474,8 +509,14 @@ where
         add("conns.closed".to_string(), self.figures.closed);
         add("conns.reset".to_string(), self.figures.reset);
         add("conns.open".to_string(), self.plane.conns().count() as u64);
-        add("fallbacks.total".to_string(), self.fallbacks.total());
+        add("fallbacks.total".to_string(), self.figures.fallbacks);
+        let under_way = self.admission.under_way();
+        add("handshakes.open".to_string(), under_way as u64);
+        add("handshakes.refused".to_string(), self.admission.refused());
+        add("handshakes.lost".to_string(), self.figures.lost);
         add("sessions.open".to_string(), self.sessions.len() as u64);
+        add("sessions.faults".to_string(), self.figures.faults);
+        add("sessions.refused".to_string(), self.figures.refused);
         for (name, value) in self.gateway_values() {
             add(name, value);
         }

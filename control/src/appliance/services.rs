@@ -17,6 +17,8 @@ use std::os::fd::OwnedFd;
 
 /// Most samples kept of one message size; a run with more ends early.
 const SAMPLES_MAX: usize = 4_000_000;
+/// Connections accepted for one event; the others have their turn then.
+const ACCEPTS_MAX: usize = 64;
 /// Round trips before the first that counts.
 const WARMUP: u32 = 200;
 
@@ -60,7 +62,7 @@ where
 {
     /// Clients wait on the listener of a service.
     pub(crate) fn accept_service(&mut self, index: usize) {
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             let accepted = match self.services.get(index) {
                 Some(listener) => TcpListener::accept(listener),
                 None => return,
@@ -72,8 +74,13 @@ where
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::error!(%error, "cannot accept a connection to a service");
-                    return;
+                    let now = self.now();
+                    if let Some(left_out) = self.throttles.losses.admit(now) {
+                        tracing::error!(%error, left_out, "cannot accept a connection to a service");
+                    }
+                    if let Some(listener) = self.services.get(index) {
+                        self.spare.turn_away(listener);
+                    }
                 }
             }
         }

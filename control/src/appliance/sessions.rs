@@ -1,7 +1,7 @@
 //! The attach socket: programs come, bring connections, and go.
 
 use super::handshakes::Origin;
-use super::{Appliance, Token};
+use super::{Appliance, Token, millis};
 use crate::plane::{PoolId, Sharing};
 use crate::reactor::Interest;
 use pollux_attach::layout::{Layout, Shape, VERSION};
@@ -10,8 +10,10 @@ use pollux_attach::packet::{self, Packet, ReceiveError};
 use pollux_attach::shared::{Violation, WorkerSide};
 use pollux_attach::slots::SlotRef;
 use pollux_proto::link::Role;
+use pollux_proto::time::Instant;
 use pollux_provider::Device;
-use pollux_ring::{Wake, wake_channel};
+use pollux_ring::{Wake, neighbour, wake_channel};
+use pollux_wire::clc::Diagnosis;
 use pollux_worker::{ServedSession, SessionId};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -21,10 +23,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Programs that have connected and not yet said Hello.
 const GREETING_MAX: usize = 64;
 
+/// Programs accepted for one event, and messages taken from one of them: the others have their turn
+/// then.
+const ACCEPTS_MAX: usize = 16;
+const MESSAGES_MAX: usize = 32;
+
+/// What a program is told whose connection would need one.
+const NO_DESCRIPTOR: &str = "the appliance has no file descriptor left; raise its limit (ulimit -n, \
+                             LimitNOFILE=), or close connections";
+
 /// A program that has connected and not yet said Hello.
 pub(crate) struct Greeting {
     socket: OwnedFd,
     pid: u32,
+    /// When it is let go.
+    pub(crate) until: Instant,
 }
 
 /// A program's session. Its buffers are the pool [`PoolId::Added`] of the same number.
@@ -37,8 +50,22 @@ pub(crate) struct SessionState {
     worker_wake: Wake,
     pub(crate) pid: u32,
     pub(crate) program: String,
+    pub(crate) shape: Shape,
     /// Messages that found the socket full.
     outbox: VecDeque<Vec<u8>>,
+}
+
+impl SessionState {
+    /// Connections that it may have.
+    pub(crate) fn slots(&self) -> u16 {
+        self.shape.slots()
+    }
+
+    /// Messages that may wait for a program that does not read: an answer for each handshake, and the
+    /// release of each connection, twice.
+    fn outbox_max(&self) -> usize {
+        64 + 4 * usize::from(self.slots())
+    }
 }
 
 impl<D> Appliance<D>
@@ -49,31 +76,70 @@ where
 {
     /// Programs wait on the attach socket.
     pub(crate) fn accept_programs(&mut self) {
-        loop {
-            let socket = match packet::accept(&self.attach.listener) {
-                Ok(socket) => socket,
+        for _ in 0..ACCEPTS_MAX {
+            let greeted = match packet::accept(&self.attach.listener) {
+                Ok(socket) => self.greet(socket),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::error!(%error, "cannot accept a program");
-                    return;
+                    self.spare.turn_away(&self.attach.listener);
+                    Err(format!("it cannot be accepted: {error}"))
                 }
             };
-            if let Err(error) = self.greet(socket) {
-                tracing::warn!(%error, "a program was turned away");
+            if let Err(error) = greeted {
+                self.refused();
+                let now = self.now();
+                if let Some(left_out) = self.throttles.refusals.admit(now) {
+                    tracing::warn!(error, left_out, "a program was turned away");
+                }
             }
         }
     }
 
-    fn greet(&mut self, socket: OwnedFd) -> Result<(), String> {
-        let peer = rustix::net::sockopt::socket_peercred(&socket)
-            .map_err(|error| format!("its credentials are not known: {error}"))?;
-        let own = rustix::process::geteuid();
-        if peer.uid != own && !peer.uid.is_root() {
-            let (peer, own) = (peer.uid.as_raw(), own.as_raw());
-            return Err(format!(
-                "it runs as user {peer}; only {own} and root may attach"
-            ));
+    fn refused(&mut self) {
+        self.figures.refused += 1;
+    }
+
+    /// A program has broken a rule of the attach protocol or of its session's memory.
+    fn fault(&mut self, id: u32, what: &dyn std::fmt::Display) {
+        self.figures.faults += 1;
+        let now = self.now();
+        if let Some(left_out) = self.throttles.faults.admit(now) {
+            let session = self.sessions.get(&id);
+            let program = session.map_or("", |session| session.program.as_str());
+            let pid = session.map_or(0, |session| session.pid);
+            tracing::warn!(
+                session = id,
+                pid,
+                program,
+                left_out,
+                "a program broke the rules, and loses its session: {what}"
+            );
         }
+        self.program_is_gone(id);
+    }
+
+    /// Lets those go that have connected and say nothing.
+    pub(crate) fn expire_greetings(&mut self, now: Instant) {
+        let silent = self
+            .greetings
+            .iter()
+            .filter(|(_, greeting)| greeting.until <= now);
+        let silent: Vec<u32> = silent.map(|(id, _)| *id).collect();
+        for id in silent {
+            self.refused();
+            if let Some(left_out) = self.throttles.refusals.admit(now) {
+                let pid = self.greetings.get(&id).map_or(0, |greeting| greeting.pid);
+                let error = "it has connected and said nothing";
+                tracing::warn!(pid, error, left_out, "a program was turned away");
+            }
+            self.program_is_gone(id);
+        }
+    }
+
+    fn greet(&mut self, socket: OwnedFd) -> Result<(), String> {
+        // 0 for one of another PID namespace.
+        let pid = neighbour::trusted(&socket).map_err(|stranger| stranger.to_string())?;
+        let pid = pid.unwrap_or(0);
         if self.greetings.len() >= GREETING_MAX {
             return Err(format!(
                 "{GREETING_MAX} programs have connected and said nothing"
@@ -83,15 +149,16 @@ where
         self.reactor
             .add(&socket, Interest::Read, Token::Session(id).into())
             .map_err(|error| format!("its socket cannot be watched: {error}"))?;
-        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        self.greetings.insert(id, Greeting { socket, pid });
+        let wait = millis(self.config.handshake.timeout_ms);
+        let until = self.now().after(wait);
+        self.greetings.insert(id, Greeting { socket, pid, until });
         Ok(())
     }
 
     /// A program's socket is ready.
     pub(crate) fn handle_session_socket(&mut self, id: u32) {
         self.flush_outbox(id);
-        loop {
+        for _ in 0..MESSAGES_MAX {
             let socket = match (self.sessions.get(&id), self.greetings.get(&id)) {
                 (Some(session), _) => session.socket.as_ref(),
                 (None, Some(greeting)) => Some(&greeting.socket),
@@ -102,18 +169,50 @@ where
                 Ok(packet) => packet,
                 Err(ReceiveError::WouldBlock) => return,
                 Err(ReceiveError::Closed) => return self.program_is_gone(id),
-                Err(error) => {
-                    tracing::warn!(session = id, %error, "a program broke the protocol");
-                    return self.program_is_gone(id);
+                Err(ReceiveError::NoDescriptor { bytes }) => {
+                    self.lost_descriptor(id, &bytes);
+                    continue;
                 }
+                Err(error) => return self.fault(id, &error),
             };
             match Request::parse(&bytes, fds.len()) {
                 Ok(request) => self.handle_request(id, request, fds),
-                Err(error) => {
-                    tracing::warn!(session = id, %error, "a program broke the protocol");
-                    return self.program_is_gone(id);
-                }
+                Err(error) => return self.fault(id, &error),
             }
+        }
+    }
+
+    /// The descriptor of a message is lost, because this process can have no more of them.
+    fn lost_descriptor(&mut self, id: u32, bytes: &[u8]) {
+        match Request::parse(bytes, 1) {
+            // Nothing was sent and nothing taken: the connection stays as it is.
+            Ok(Request::Upgrade {
+                request,
+                role: ProgramRole::Client,
+            }) => {
+                self.figures.fallbacks += 1;
+                let reply = Reply::Fallback {
+                    request,
+                    code: Diagnosis::MEM.0,
+                    text: NO_DESCRIPTOR.to_string(),
+                };
+                self.send_reply(id, &reply, &[]);
+            }
+            // The bytes of a handshake may wait in it, which nobody takes.
+            Ok(Request::Upgrade {
+                request,
+                role: ProgramRole::Server,
+            }) => {
+                let origin = Origin::Program {
+                    session: id,
+                    request,
+                };
+                self.tell_failed(origin, Errno::NFILE, NO_DESCRIPTOR.to_string());
+            }
+            Ok(Request::Hello { .. } | Request::Released { .. }) => {
+                self.fault(id, &"a message has descriptors that it does not need");
+            }
+            Err(error) => self.fault(id, &error),
         }
     }
 
@@ -127,12 +226,16 @@ where
                 name,
             } => {
                 let Some(greeting) = self.greetings.remove(&id) else {
-                    tracing::warn!(session = id, "a program said Hello twice");
-                    return self.program_is_gone(id);
+                    return self.fault(id, &"it said Hello twice");
                 };
                 let wanted = (slots, sndbuf_bytes, rmbe_bytes);
                 if let Err(text) = self.welcome(id, &greeting, version, wanted, &name) {
-                    tracing::warn!(pid = greeting.pid, program = name, reason = text, "refused");
+                    self.refused();
+                    let now = self.now();
+                    if let Some(left_out) = self.throttles.refusals.admit(now) {
+                        let (pid, program) = (greeting.pid, name);
+                        tracing::warn!(pid, program, reason = text, left_out, "refused");
+                    }
                     let _ = packet::send(&greeting.socket, &Reply::Refused { text }.emit(), &[]);
                     let _ = self.reactor.remove(&greeting.socket);
                     return;
@@ -163,33 +266,10 @@ where
                 }
                 let released = SlotRef { slot, generation };
                 if let Err(error) = self.plane.program_done(PoolId::Added(id), released) {
-                    tracing::warn!(session = id, %error, "a program broke the protocol");
-                    self.program_is_gone(id);
+                    self.fault(id, &error);
                 }
             }
         }
-    }
-
-    /// What a program asked for, with the configuration's values where it asked for nothing.
-    fn session_shape(
-        &self,
-        (slots, sndbuf_bytes, rmbe_bytes): (u16, u32, u32),
-    ) -> Result<Shape, String> {
-        let or_default = |value, default| if value == 0 { default } else { value };
-        let attach = &self.config.attach;
-        let shape = Shape::new(
-            if slots == 0 { attach.slots } else { slots },
-            or_default(sndbuf_bytes, attach.sndbuf_bytes),
-            or_default(rmbe_bytes, attach.rmb_bytes),
-        )
-        .map_err(|error| error.to_string())?;
-        if pollux_wire::field::BufferSizeCode::from_bytes(shape.rmbe_bytes()).is_none() {
-            let bytes = shape.rmbe_bytes();
-            return Err(format!(
-                "a receive ring of {bytes} bytes has no code; ask for 16K << n"
-            ));
-        }
-        Ok(shape)
     }
 
     /// Makes a session and tells its program.
@@ -208,7 +288,8 @@ where
             ));
         }
         let shape = self.session_shape((slots, sndbuf_bytes, rmbe_bytes))?;
-        let worker = id as usize % self.plane.workers();
+        self.check_session(greeting.pid, shape)?;
+        let worker = self.least_loaded_worker();
         let layout = Layout::of(shape);
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let segment = layout
@@ -239,16 +320,15 @@ where
             worker_wake,
             pid: greeting.pid,
             program: name.to_string(),
+            shape,
             outbox: VecDeque::new(),
         };
         self.sessions.insert(id, session);
-        tracing::info!(
-            session = id,
-            pid = greeting.pid,
-            program = name,
-            slots,
-            "attached"
-        );
+        let now = self.now();
+        if let Some(left_out) = self.throttles.sessions.admit(now) {
+            let (session, pid, program) = (id, greeting.pid, name);
+            tracing::info!(session, pid, program, slots, left_out, "attached");
+        }
         Ok(())
     }
 
@@ -297,19 +377,17 @@ where
         };
         let _ = self.reactor.remove(&socket);
         session.outbox.clear();
-        tracing::info!(
-            session = id,
-            pid = session.pid,
-            program = session.program,
-            "detached"
-        );
+        let now = Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if let Some(left_out) = self.throttles.sessions.admit(now) {
+            let (pid, program) = (session.pid, &session.program);
+            tracing::info!(session = id, pid, program, left_out, "detached");
+        }
         let (worker, index) = (session.worker, session.index);
         // Before it is dropped: a child of the program may hold it still.
         self.plane.forget_wake(worker, &session.worker_wake);
-        let now = self.now();
         self.plane.cancel(
             now,
-            |origin| matches!(origin, Origin::Program { session, .. } if *session == id),
+            |asker| matches!(asker.origin, Origin::Program { session, .. } if session == id),
         );
         self.plane.detach_session(worker, index);
     }
@@ -320,10 +398,8 @@ where
         session: SessionId,
         violation: Violation,
     ) {
-        let id = self.session_of(worker, session);
-        tracing::warn!(session = id, %violation, "a program scribbled in its session's memory");
-        if let Some(id) = id {
-            self.program_is_gone(id);
+        if let Some(id) = self.session_of(worker, session) {
+            self.fault(id, &format!("its session's memory: {violation}"));
         }
     }
 
@@ -363,7 +439,11 @@ where
         };
         let bytes = reply.emit();
         if !session.outbox.is_empty() {
-            session.outbox.push_back(bytes);
+            if session.outbox.len() < session.outbox_max() {
+                session.outbox.push_back(bytes);
+            } else {
+                self.fault(id, &"it does not read what it is told");
+            }
             return;
         }
         match packet::send(socket, &bytes, fds) {

@@ -203,6 +203,11 @@ impl Asker<'_> {
                     text,
                 )
             }
+            Set::Log { level } => (
+                Method::SetLog,
+                json!({ "level": level }),
+                format!("log: {level}\n"),
+            ),
             Set::Inline { inline } => (
                 Method::SetInline,
                 json!({ "inline": inline }),

@@ -9,10 +9,6 @@ use super::values::Endpoint;
 use super::{Config, PathChoice};
 use crate::host::SOCKET_PATH_MAX;
 
-/// The largest segment that a session may ask for. Offsets into it are 64-bit, but a slip in two
-/// keys should not reserve a host's whole address space.
-pub(super) const SESSION_BYTES_MAX: u64 = 1 << 30;
-
 /// Calls `report(key, problem)` for each finding.
 pub(super) fn check(config: &Config, report: &mut dyn FnMut(String, String)) {
     check_names(config, report);
@@ -53,15 +49,19 @@ fn check_sizes(config: &Config, report: &mut dyn FnMut(String, String)) {
     let attach = &config.attach;
     let slot = u64::from(attach.sndbuf_bytes) + u64::from(attach.rmb_bytes);
     let session = u64::from(attach.slots) * slot;
-    if session > SESSION_BYTES_MAX {
-        let problem = format!(
-            "slots x (sndbuf + rmb) is too much ({} x {} = {session} bytes); legal: at most {} a \
-             session",
-            attach.slots,
-            format_size(slot),
-            format_size(SESSION_BYTES_MAX)
-        );
-        report("attach.slots".into(), problem);
+    let (one, all) = (attach.session_memory_max_bytes, attach.memory_max_bytes);
+    for (most, key) in [(one, "session_memory_max"), (all, "memory_max")] {
+        if session > most {
+            let problem = format!(
+                "slots x (sndbuf + rmb) is too much ({} x {} = {session} bytes); legal: at most \
+                 attach.{key}, which is {}",
+                attach.slots,
+                format_size(slot),
+                format_size(most)
+            );
+            report("attach.slots".into(), problem);
+            break;
+        }
     }
     let handshake = &config.handshake;
     if handshake.peek_timeout_ms > handshake.timeout_ms {

@@ -24,6 +24,13 @@ pub(super) enum Limits {
     },
     /// One of these numbers.
     OneCount(&'static [u64]),
+    /// A size in this closed range, as a number of bytes or a text like `"64K"`.
+    Size {
+        /// Least legal size.
+        min: u64,
+        /// Greatest legal size.
+        max: u64,
+    },
     /// One of these sizes, as a number of bytes or a text like `"64K"`.
     OneSize(&'static [u64]),
     /// One of these words.
@@ -37,6 +44,9 @@ impl Display for Limits {
         match self {
             Limits::Count { min, max } => write!(f, "{min} to {max}"),
             Limits::AutoOrCount { max } => write!(f, "\"auto\" or 0 to {max}"),
+            Limits::Size { min, max } => {
+                write!(f, "{} to {}", format_size(*min), format_size(*max))
+            }
             Limits::OneCount(counts) => f.write_str(&either(counts.iter())),
             Limits::OneSize(sizes) => {
                 f.write_str(&either(sizes.iter().map(|bytes| format_size(*bytes))))
@@ -191,7 +201,7 @@ impl Found<'_> {
 
 fn admits(limits: &Limits, number: u64) -> bool {
     match limits {
-        Limits::Count { min, max } => (*min..=*max).contains(&number),
+        Limits::Count { min, max } | Limits::Size { min, max } => (*min..=*max).contains(&number),
         Limits::AutoOrCount { max } => number <= *max,
         Limits::OneCount(numbers) | Limits::OneSize(numbers) => numbers.contains(&number),
         Limits::Words(_) | Limits::Form(_) => true,

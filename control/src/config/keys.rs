@@ -34,7 +34,7 @@ impl Setting {
         Some(Setting::Text(value.to_string()))
     }
 
-    fn size(bytes: u32) -> Option<Setting> {
+    fn size(bytes: impl Into<u64>) -> Option<Setting> {
         Some(Setting::Text(format_size(bytes.into())))
     }
 
@@ -216,7 +216,8 @@ pub(super) static SECTIONS: &[Section<Config>] = &[
                 name: "log",
                 unit: "level",
                 limits: Limits::Words(LogLevel::WORDS),
-                about: "How much goes to standard error; -v adds one level, -vv two.",
+                about: "How much goes to standard error; -v adds one level, -vv two. pollux set log \
+                        changes it at run time.",
                 get: |c| Setting::text(c.appliance.log),
                 set: |c, found, limits| found.word(limits).map(|level| c.appliance.log = level),
             },
@@ -284,8 +285,9 @@ const ATTACH: &[Key<Config>] = &[
         name: "slots",
         unit: "connections per session",
         limits: Limits::Count { min: 1, max: 4096 },
-        about: "Connections that one session may have at a time. A session's memory is slots x \
-                (sndbuf + rmb); pages that were never used cost nothing.",
+        about: "Connections that one session may have at a time; a program that asks for more is \
+                refused. A session's memory is slots x (sndbuf + rmb); pages that were never used \
+                cost nothing.",
         get: |c| Setting::count(c.attach.slots),
         set: |c, found, limits| found.count(limits).map(|slots| c.attach.slots = slots),
     },
@@ -310,12 +312,56 @@ const ATTACH: &[Key<Config>] = &[
         set: |c, found, limits| found.size(limits).map(|bytes| c.attach.rmb_bytes = bytes),
     },
     Key {
+        name: "session_memory_max",
+        unit: "bytes per session",
+        limits: Limits::Size {
+            min: 32 << 10,
+            max: 1 << 40,
+        },
+        about: "Memory that the rings of one session may have: a program may ask for larger or smaller \
+                rings than those above, and is refused when slots x (sndbuf + rmb) is more than this.",
+        get: |c| Setting::size(c.attach.session_memory_max_bytes),
+        set: |c, found, limits| {
+            found
+                .size(limits)
+                .map(|bytes| c.attach.session_memory_max_bytes = bytes)
+        },
+    },
+    Key {
+        name: "memory_max",
+        unit: "bytes",
+        limits: Limits::Size {
+            min: 32 << 10,
+            max: 1 << 40,
+        },
+        about: "Memory that the rings of all sessions may have together.",
+        get: |c| Setting::size(c.attach.memory_max_bytes),
+        set: |c, found, limits| {
+            found
+                .size(limits)
+                .map(|bytes| c.attach.memory_max_bytes = bytes)
+        },
+    },
+    Key {
         name: "sessions_max",
         unit: "sessions",
         limits: Limits::Count { min: 1, max: 1024 },
-        about: "Programs that may be attached at a time.",
+        about: "Sessions that may be open at a time; a program has one, more if it wants.",
         get: |c| Setting::count(c.attach.sessions_max),
         set: |c, found, limits| found.count(limits).map(|max| c.attach.sessions_max = max),
+    },
+    Key {
+        name: "sessions_per_process_max",
+        unit: "sessions per process",
+        limits: Limits::Count { min: 1, max: 1024 },
+        about: "Sessions that one process may have at a time, so that one that opens them in a loop \
+                leaves some for others.",
+        get: |c| Setting::count(c.attach.sessions_per_process_max),
+        set: |c, found, limits| {
+            found
+                .count(limits)
+                .map(|max| c.attach.sessions_per_process_max = max)
+        },
     },
     Key {
         name: "spin_us",
@@ -549,6 +595,38 @@ const HANDSHAKE: &[Key<Config>] = &[
             found
                 .count(limits)
                 .map(|time| c.handshake.peek_timeout_ms = time)
+        },
+    },
+    Key {
+        name: "per_peer_max",
+        unit: "handshakes per peer address",
+        limits: Limits::Count {
+            min: 1,
+            max: 16_384,
+        },
+        about: "Handshakes that may be under way with one peer address at a time. Beyond it no SMC is \
+                offered, and a peer that offers it is declined: those connections stay on TCP.",
+        get: |c| Setting::count(c.handshake.per_peer_max),
+        set: |c, found, limits| {
+            found
+                .count(limits)
+                .map(|max| c.handshake.per_peer_max = max)
+        },
+    },
+    Key {
+        name: "under_way_max",
+        unit: "handshakes",
+        limits: Limits::Count {
+            min: 1,
+            max: 16_384,
+        },
+        about: "Handshakes that may be under way in all, as per_peer_max for one peer. A server's \
+                connections beyond twice as many are closed. Each needs a file descriptor.",
+        get: |c| Setting::count(c.handshake.under_way_max),
+        set: |c, found, limits| {
+            found
+                .count(limits)
+                .map(|max| c.handshake.under_way_max = max)
         },
     },
     Key {

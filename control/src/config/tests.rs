@@ -59,7 +59,8 @@ fn an_unknown_key_is_told_with_line_and_nearest_key() {
     assert_eq!(
         error("[attach]\n\nslotz = 3\n"),
         "x.toml:3: attach.slotz: unknown key; did you mean \"slots\"? legal keys: socket, slots, \
-         sndbuf, rmb, sessions_max, spin_us"
+         sndbuf, rmb, session_memory_max, memory_max, sessions_max, sessions_per_process_max, \
+         spin_us"
     );
     assert!(error("[control]\nconns_max = 3\n").contains("it belongs into [workers]"));
     assert!(error("[worker]\n").contains("unknown table; did you mean [workers]?"));
@@ -218,7 +219,7 @@ fn keys_that_do_not_fit_together_are_told_with_both_values() {
         (
             "[attach]\nslots = 4096\nsndbuf = \"512K\"\nrmb = \"512K\"",
             "x.toml:2: attach.slots: slots x (sndbuf + rmb) is too much (4096 x 1M = 4294967296 \
-             bytes); legal: at most 1G a session",
+             bytes); legal: at most attach.session_memory_max, which is 1G",
         ),
         (
             "[handshake]\npeek_timeout_ms = 7000",

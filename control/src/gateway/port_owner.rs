@@ -9,7 +9,7 @@ use std::path::Path;
 const LISTEN: &str = "0A";
 
 /// Process id of whoever keeps others from listening on `address`.
-pub(super) fn port_owner(address: SocketAddr) -> Option<u32> {
+pub(crate) fn port_owner(address: SocketAddr) -> Option<u32> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: Vec<String> = tables
         .iter()

@@ -47,6 +47,8 @@ pub(super) struct Handshake<S, U> {
     /// What the handshake has come to, while its last message still leaves: nobody else may use the
     /// stream before.
     parting: Option<Outcome>,
+    /// Why the peer is declined whatever it offers.
+    refusal: Option<String>,
     /// What the client offered, at a server.
     pub(super) candidate: Option<clc::Candidate>,
     pub(super) reserved: Option<Reserved>,
@@ -136,6 +138,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             reader: Reader::new(),
             unsent: Vec::new(),
             parting: None,
+            refusal: None,
             candidate: None,
             reserved: None,
             deadline: now.after(wait.saturating_mul(3)),
@@ -151,6 +154,31 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Service::Ended => self.give_up_untouched(id, "this appliance is stopping"),
         }
         id
+    }
+
+    /// Begins a handshake as a server that takes nothing it is offered: a client that speaks SMC is
+    /// declined for `why`, one that speaks something else is none of our business.
+    ///
+    /// # Panics
+    /// As [`Plane::begin`].
+    pub fn begin_to_decline(
+        &mut self,
+        now: Instant,
+        stream: S,
+        wanted: Wanted<U>,
+        why: String,
+    ) -> HandshakeId {
+        let id = self.begin(now, stream, wanted);
+        if let Some(handshake) = self.handshakes.get_mut(&id) {
+            handshake.refusal = Some(why);
+        }
+        id
+    }
+
+    /// Whether the peer is declined whatever it offers.
+    pub(super) fn is_refused(&self, id: HandshakeId) -> bool {
+        let handshake = self.handshakes.get(&id);
+        handshake.is_some_and(|handshake| handshake.refusal.is_some())
     }
 
     /// The stream of a handshake is ready: bytes, room, or its end. Without effect when the handshake
@@ -534,7 +562,12 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Outcome::Fallback(fallback) => {
                 let reserved = handshake.reserved.take();
                 self.give_up_reservation(id, reserved, fallback.sync);
-                self.fall_back(handshake, fallback, fallback.to_string());
+                let refusal = match fallback.by {
+                    DecidedBy::Local => handshake.refusal.take(),
+                    DecidedBy::Peer => None,
+                };
+                let text = refusal.unwrap_or_else(|| fallback.to_string());
+                self.fall_back(handshake, fallback, text);
             }
             Outcome::Failed(error) => {
                 let peer = handshake.wanted.peer;
@@ -547,7 +580,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
     fn fail(&mut self, id: HandshakeId, mut handshake: Handshake<S, U>, error: Failure) {
         let reserved = handshake.reserved.take();
         self.give_up_reservation(id, reserved, Sync::InSync);
-        tracing::warn!(%error, "a connection is lost");
+        tracing::debug!(%error, "a connection is lost");
         handshake.stream.unwatch();
         handshake.stream.shutdown();
         let user = handshake.wanted.user;

@@ -8,7 +8,7 @@ use crate::probe::{ProbeError, Shape, Wish};
 use crate::view::{Found, InlineView};
 use pollux_proto::clc::{Agreed, LocalEndpoint};
 use pollux_proto::credit::{Credits, RECEIVES_MIN};
-use pollux_proto::group::{GroupId, PeerKey};
+use pollux_proto::group::{Group, GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
 use pollux_proto::llc::{Engine, EngineParams, Output, RkeyFailure, RkeyTag};
 use pollux_proto::time::Instant;
@@ -554,8 +554,22 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         let Some(group) = state.group_of_link(link) else {
             return;
         };
-        tracing::warn!(%group, ?status, "a queue pair failed");
         let key = GroupKey { worker, group };
+        let conns = state.groups.get(group).map_or(0, Group::conns);
+        let phase = state.links.get(&group).map(|link| link.phase);
+        match phase {
+            // The peer was told, or has told us, that it is over; what it leaves behind fails.
+            None | Some(LinkPhase::Releasing) => {
+                tracing::debug!(%group, ?status, "a queue pair of a link that has ended failed");
+            }
+            // Nobody loses anything: the next connection makes a new link.
+            Some(LinkPhase::Running) if conns == 0 => {
+                tracing::info!(%group, ?status, "the peer of an idle link is gone");
+            }
+            Some(LinkPhase::Made | LinkPhase::Adopting | LinkPhase::Running) => {
+                tracing::warn!(%group, ?status, conns, "a queue pair failed");
+            }
+        }
         let engine = state
             .links
             .get_mut(&group)

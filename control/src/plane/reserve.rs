@@ -20,6 +20,9 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         key: PeerKey,
         candidate: clc::Candidate,
     ) {
+        if self.is_refused(id) {
+            return self.decline(id, Diagnosis::MEM);
+        }
         let Some(worker) = self
             .handshakes
             .get(&id)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::RpcError;
 use super::params::check_params;
-use crate::config::PollMode;
+use crate::config::{LogLevel, PollMode};
 use crate::words::words;
 
 words! {
@@ -45,6 +45,8 @@ words! {
         StatsClear = "stats.clear",
         /// Changes how workers wait.
         SetPoll = "worker.set_poll",
+        /// Changes how much the log tells.
+        SetLog = "log.set",
         /// Changes how much is sent inline.
         SetInline = "inline.set",
         /// Measures round trips.
@@ -235,6 +237,18 @@ pub static METHODS: &[MethodSpec] = &[
                 about: "Number of the worker; without it, all.",
             },
         ],
+        result: "true",
+        answer: Answer::Soon,
+    },
+    MethodSpec {
+        method: Method::SetLog,
+        about: "Changes how much the appliance tells in its log.",
+        params: &[ParamSpec {
+            name: "level",
+            kind: ParamKind::Word(LogLevel::WORDS),
+            need: Need::Required,
+            about: "The new level.",
+        }],
         result: "true",
         answer: Answer::Soon,
     },
@@ -439,6 +453,8 @@ pub enum Request {
     StatsClear,
     /// [`Method::SetPoll`]
     SetPoll(PollRequest),
+    /// [`Method::SetLog`]
+    SetLog(LogLevel),
     /// [`Method::SetInline`]
     SetInline(InlineSetting),
     /// [`Method::LatencyRun`]
@@ -481,6 +497,7 @@ pub(super) fn asked(method: Method, params: Option<Value>) -> Result<Asked, RpcE
         Method::StatsShow => Request::StatsShow,
         Method::StatsClear => Request::StatsClear,
         Method::SetPoll => Request::SetPoll(typed(Value::Object(params))?),
+        Method::SetLog => Request::SetLog(typed(params.get("level").cloned().unwrap_or_default())?),
         Method::SetInline => {
             Request::SetInline(typed(params.get("inline").cloned().unwrap_or_default())?)
         }

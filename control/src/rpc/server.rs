@@ -5,12 +5,11 @@
 //! its own memory here. A client that is gone costs nothing, whatever it asked for.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use pollux_ring::neighbour;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use serde_json::Value;
 
@@ -18,6 +17,7 @@ use super::RpcError;
 use super::dispatch::{ClientId, Dispatch, Methods, Ticket};
 use super::frame::{Frame, Frames, REQUEST_BYTES_MAX};
 use crate::reactor::{Event, Interest, Reactor};
+use crate::spare::Spare;
 
 /// Clients connected at a time.
 pub const CLIENTS_MAX: usize = 32;
@@ -30,6 +30,9 @@ const WAITING_MAX: usize = 16;
 
 /// Bytes taken from a client for one event; the others have their turn then.
 const READ_BYTES: usize = 64 << 10;
+
+/// Requests of a client carried out for one event; the others have their turn then.
+const REQUESTS_MAX: usize = 16;
 
 /// Clients accepted for one event.
 const ACCEPTS_MAX: usize = 16;
@@ -44,9 +47,7 @@ pub struct RpcServer {
     dispatch: Dispatch,
     /// Clients accepted so far.
     accepted: u64,
-    /// Given up to refuse a client in order when there is no other descriptor left: a client in
-    /// the queue that nobody takes would wake the reactor without end.
-    spare: Option<File>,
+    spare: Spare,
 }
 
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl RpcServer {
             clients: BTreeMap::new(),
             dispatch: Dispatch::default(),
             accepted: 0,
-            spare: File::open("/dev/null").ok(),
+            spare: Spare::new(),
         }
     }
 
@@ -177,7 +178,8 @@ impl RpcServer {
                 Ok(socket) => socket,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    self.turn_away();
+                    tracing::warn!("no file descriptor is left for a client of the control socket");
+                    self.spare.turn_away(&self.listener);
                     continue;
                 }
                 Err(Errno::AGAIN) => return,
@@ -190,30 +192,11 @@ impl RpcServer {
         }
     }
 
-    /// Refuses the next client in the queue although no descriptor is left.
-    fn turn_away(&mut self) {
-        tracing::warn!("no file descriptor is left for a client of the control socket");
-        self.spare = None;
-        if let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            drop(socket);
-        }
-        self.spare = File::open("/dev/null").ok();
-    }
-
     fn admit(&mut self, reactor: &Reactor, socket: OwnedFd) {
-        let own = rustix::process::geteuid();
-        match socket_peercred(&socket) {
-            // The socket's mode keeps others out; this holds when somebody has changed it.
-            Ok(peer) if peer.uid == own || peer.uid.is_root() => {}
-            Ok(peer) => {
-                let uid = peer.uid.as_raw();
-                tracing::warn!("refused a client of user {uid} on the control socket");
-                return;
-            }
-            Err(error) => {
-                tracing::warn!("cannot tell who connects to the control socket: {error}");
-                return;
-            }
+        // The socket's mode keeps others out; this holds when somebody has changed it.
+        if let Err(stranger) = neighbour::trusted(&socket) {
+            tracing::warn!("refused a client on the control socket: {stranger}");
+            return;
         }
         let tokens = self.first_token + 1..=self.first_token + CLIENTS_MAX as u64;
         let free = tokens
@@ -295,7 +278,7 @@ impl Client {
 
     /// Carries out the requests that are complete, as far as the client's limits go.
     fn carry_out(&mut self, dispatch: &mut Dispatch, methods: &mut dyn Methods) -> Fate {
-        loop {
+        for _ in 0..REQUESTS_MAX {
             if self.write() == Fate::Gone {
                 return Fate::Gone;
             }
@@ -316,6 +299,8 @@ impl Client {
                 }
             }
         }
+        // More may be there: a writable socket brings the next event at once.
+        self.write()
     }
 
     fn may_ask(&self, waiting: usize) -> bool {

@@ -6,9 +6,13 @@
 mod capture;
 mod death;
 mod fallback;
+mod floods;
 mod hostile;
 mod kills;
+mod limits;
+mod modes;
 mod order;
+mod quiet;
 mod redis;
 mod redis_server;
 mod scribble;

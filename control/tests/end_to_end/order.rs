@@ -7,10 +7,11 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use pollux_attach::client::{Session, SessionOptions};
 use rustix::process::Signal;
 
-use crate::support::wire::{Plain, exchange, write_stream};
-use crate::support::{Appliance, Pair, Place, Shape, listener, mode};
+use crate::support::wire::{Plain, exchange, expect_reset, write_stream};
+use crate::support::{Appliance, PEER, Pair, Place, Shape, listener, mode};
 
 #[test]
 fn sigterm_with_traffic_under_way_ends_in_order_and_the_peer_lives_on() {
@@ -209,4 +210,32 @@ fn nothing_listens_beyond_the_configuration() {
         listening_folders(pair.b.pid()),
         [folder("b"), folder("b"), folder("fabric")]
     );
+}
+
+#[test]
+fn programs_of_an_appliance_that_stops_are_told_and_their_streams_end_in_a_reset() {
+    let place = Place::new();
+    let b = Appliance::start(&place, "b", PEER);
+    let mut a = Appliance::start(&place, "a", PEER);
+    let open = |appliance: &Appliance| {
+        let options = SessionOptions::default();
+        Session::open(appliance.attach_socket(), &options).expect("a session")
+    };
+    let (at_a, at_b) = (open(&a), open(&b));
+    let listener = at_b.listen("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| at_a.connect(address).expect("connect"));
+        let (far, _) = listener.accept().expect("accept");
+        let near = connecting.join().expect("no panic");
+        assert!(near.is_accelerated() && far.is_accelerated());
+        a.signal(Signal::TERM);
+        for stream in [&near, &far] {
+            expect_reset(stream);
+        }
+    });
+    assert_eq!(a.ended().code(), Some(0), "{}", a.log());
+    assert!(at_a.is_gone() && !at_b.is_gone());
+    b.until_stat("conns.open", 0);
+    assert_eq!(b.stat("sessions.open"), 1);
 }

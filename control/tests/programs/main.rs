@@ -2,7 +2,10 @@
 
 mod credits;
 mod inline;
+mod mistakes;
 mod operate;
+mod operators;
+mod places;
 mod running;
 mod start;
 mod support;

@@ -262,6 +262,7 @@ fn settings_are_echoed() {
         (&["inline", "off"], "inline: off\n"),
         (&["inline", "64"], "inline: 64\n"),
         (&["poll", "busy"], "poll: busy\n"),
+        (&["log", "debug"], "log: debug\n"),
         (
             &["poll", "adaptive", "--worker", "0"],
             "poll: adaptive on worker 0\n",

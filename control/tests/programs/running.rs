@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use pollux_control::cores;
@@ -17,8 +18,10 @@ use crate::support::{Ended, Place, is_one_line, pollux, polluxd, text_of};
 pub(crate) struct Running {
     child: Child,
     socket: String,
+    /// What it has said so far.
+    said: Arc<Mutex<String>>,
     /// Collects the log; ends with the process.
-    log: Option<JoinHandle<String>>,
+    log: Option<JoinHandle<()>>,
 }
 
 impl Running {
@@ -28,8 +31,27 @@ impl Running {
     }
 
     pub(crate) fn start_from(place: &Place, name: &str, config: &str) -> Running {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_polluxd"))
-            .args(["--config", config])
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polluxd"));
+        command.args(["--config", config]);
+        Running::start_command(place, name, command)
+    }
+
+    /// As [`Running::start_from`], with these options for `prlimit`.
+    pub(crate) fn start_with_limits(
+        place: &Place,
+        name: &str,
+        config: &str,
+        limits: &[&str],
+    ) -> Running {
+        let mut command = Command::new("prlimit");
+        command.args(limits).arg(env!("CARGO_BIN_EXE_polluxd"));
+        command.args(["--config", config]);
+        Running::start_command(place, name, command)
+    }
+
+    /// Starts it with a command of the caller's, which ends by being it.
+    pub(crate) fn start_command(place: &Place, name: &str, mut command: Command) -> Running {
+        let mut child = command
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -40,16 +62,31 @@ impl Running {
             let count = log.read_line(&mut said).expect("text");
             assert_ne!(count, 0, "polluxd ended before it was ready:\n{said}");
         }
+        let said = Arc::new(Mutex::new(said));
+        let all = Arc::clone(&said);
         let log = std::thread::spawn(move || {
-            while log.read_line(&mut said).is_ok_and(|count| count > 0) {}
-            said
+            for line in log.lines().map_while(Result::ok) {
+                let mut all = all.lock().expect("no panic");
+                all.push_str(&line);
+                all.push('\n');
+            }
         });
         let socket = text_of(&place.path(name).join("control.sock"));
         Running {
             child,
             socket,
+            said,
             log: Some(log),
         }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Path of its control socket.
+    pub(crate) fn socket(&self) -> &str {
+        &self.socket
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -63,8 +100,24 @@ impl Running {
     /// Waits for the end; gives the status and the log.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("it ends").code();
-        let log = self.log.take().expect("a log").join().expect("no panic");
+        self.log.take().expect("a log").join().expect("no panic");
+        let log = self.said.lock().expect("no panic").clone();
         (status, log)
+    }
+
+    /// Waits until the log has a word.
+    pub(crate) fn until_log(&self, word: &str) {
+        while !self.said.lock().expect("no panic").contains(word) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// One counter.
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        let stats = self.json(&["stats"]);
+        stats["values"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no counter {name} in {stats}"))
     }
 
     pub(crate) fn pollux(&self, args: &[&str]) -> Ended {
@@ -90,7 +143,7 @@ impl Drop for Running {
 }
 
 /// Every file below a place but its configurations, sorted.
-fn files(place: &Place) -> Vec<PathBuf> {
+pub(crate) fn files(place: &Place) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![place.path("")];
     while let Some(folder) = folders.pop() {
@@ -228,7 +281,10 @@ fn only_workers_run_on_the_cores_of_workers() {
         return;
     }
     let place = Place::new();
-    let running = Running::start(&place, "a", "");
+    // With every thread that there can be: control, fabric, gateway, workers.
+    let forward = "[[forward]]\nname = \"out\"\nlisten = \"smc:127.0.0.1:0\"\n\
+                   connect = \"tcp:127.0.0.1:1\"\n";
+    let running = Running::start(&place, "a", forward);
     let core = running.json(&["show", "workers"])[0]["core"].to_string();
     let mut on_it = 0;
     for task in fs::read_dir(format!("/proc/{}/task", running.child.id())).expect("tasks") {

@@ -39,6 +39,15 @@ pub enum ReceiveError {
     /// More bytes or descriptors than any message has.
     #[error("a message is longer than {MESSAGE_BYTES_MAX} bytes or has over {FDS_MAX} descriptors")]
     TooLarge,
+    /// The descriptors of a message were dropped, since this process can have no more. The socket is
+    /// as good as before.
+    #[error(
+        "this process has no room for the descriptors of a message; raise its limit (ulimit -n)"
+    )]
+    NoDescriptor {
+        /// The bytes of the message.
+        bytes: Vec<u8>,
+    },
     /// The kernel refused.
     #[error("cannot receive a message: {0}")]
     System(Errno),
@@ -129,7 +138,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
 ///
 /// # Errors
 ///
-/// [`ReceiveError`]. After anything but `WouldBlock` the socket is of no more use.
+/// [`ReceiveError`]. After anything but `WouldBlock` and `NoDescriptor` the socket is of no more use.
 pub fn receive(socket: impl AsFd) -> Result<Packet, ReceiveError> {
     // One descriptor more than allowed, to tell three from four.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX + 1))];
@@ -152,16 +161,17 @@ pub fn receive(socket: impl AsFd) -> Result<Packet, ReceiveError> {
             fds.extend(rights);
         }
     }
-    let cut = received
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    if cut || fds.len() > FDS_MAX {
+    if received.flags.contains(ReturnFlags::TRUNC) || fds.len() > FDS_MAX {
         return Err(ReceiveError::TooLarge);
     }
-    if received.bytes == 0 {
+    bytes.truncate(received.bytes);
+    // There was space for one more than are here, so those that lack did not find a number.
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(ReceiveError::NoDescriptor { bytes });
+    }
+    if bytes.is_empty() {
         return Err(ReceiveError::Closed);
     }
-    bytes.truncate(received.bytes);
     Ok(Packet { bytes, fds })
 }
 

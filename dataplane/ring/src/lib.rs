@@ -11,6 +11,7 @@
 //!   without a lost wake-up.
 //! - [`Wake`] and [`wake_channel`]: file descriptors that end a sleep.
 //! - [`spsc`]: a bounded ring of values between two threads of one process.
+//! - [`neighbour`]: whether the process at the other end of a Unix socket may share memory with us.
 //! - [`counters`]: numbers with one writer and many readers.
 //!
 //! # The rule about shared memory
@@ -27,6 +28,7 @@ mod error;
 pub mod hint;
 mod hugepages;
 mod line;
+pub mod neighbour;
 #[allow(unsafe_code)] // wraps an allocator with raw pointers
 mod pool;
 mod region;

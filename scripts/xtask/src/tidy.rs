@@ -6,6 +6,7 @@
 
 mod layers;
 mod readme;
+mod reports;
 mod rules;
 mod source;
 
@@ -53,6 +54,7 @@ pub(crate) fn check(root: &Path, commands: &[String]) -> Result<()> {
     let metadata = Metadata::read(root)?;
     findings.extend(layers::check(root, &metadata));
     findings.extend(readme::check(root, &metadata, commands));
+    findings.extend(reports::check(root));
     findings.sort();
     for finding in &findings {
         println!("{finding}");

@@ -269,7 +269,13 @@ impl Inbound {
                     Err(_) => self.gone(shared),
                 },
                 Err(ReceiveError::WouldBlock) => return,
-                Err(ReceiveError::Closed | ReceiveError::TooLarge | ReceiveError::System(_)) => {
+                Err(
+                    ReceiveError::Closed
+                    | ReceiveError::TooLarge
+                    // No message after the first one has descriptors.
+                    | ReceiveError::NoDescriptor { .. }
+                    | ReceiveError::System(_),
+                ) => {
                     self.gone(shared);
                 }
             }

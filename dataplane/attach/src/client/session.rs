@@ -38,7 +38,7 @@ const CALLS_PER_LOOK: u32 = 256;
 pub struct SessionOptions {
     /// The program's name, for the operator. At most 256 bytes are sent.
     pub name: String,
-    /// Connections at a time; 0 is the appliance's default.
+    /// Connections at a time; 0 is what the appliance allows, and more is refused.
     pub slots: u16,
     /// Bytes of each sndbuf, a power of two from 4096; 0 is the appliance's default.
     pub sndbuf_bytes: u32,
@@ -600,7 +600,11 @@ fn first_answer(control: &OwnedFd, path: &Path, after: Duration) -> Result<Packe
         match packet::receive(control) {
             Ok(packet) => return Ok(packet),
             Err(ReceiveError::WouldBlock) => {}
-            Err(error @ (ReceiveError::Closed | ReceiveError::TooLarge)) => {
+            Err(
+                error @ (ReceiveError::Closed
+                | ReceiveError::TooLarge
+                | ReceiveError::NoDescriptor { .. }),
+            ) => {
                 return Err(socket(io::Error::other(error)));
             }
             Err(ReceiveError::System(errno)) => return Err(socket(errno.into())),

@@ -16,8 +16,8 @@ use super::shared::{Census, EXPORTS_MAX, FirstUse, MrEntry, Peer, Shared, keys};
 use super::table::Id;
 use crate::{
     Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
-    Errno, GidHex, GroupId, ModifyError, Mr, PollGroupSpec, QpCaps, QpKind, QpSpec, QpState,
-    RegisterError, RtrAttr, RtsAttr, rnr_timer_ns,
+    Errno, GroupId, ModifyError, Mr, PollGroupSpec, QpCaps, QpKind, QpSpec, QpState, RegisterError,
+    RtrAttr, RtsAttr, rnr_timer_ns,
 };
 
 /// Measured with `pollux-perf lat --compare inline`, a WRITE inline against the same by reference behind an
@@ -82,7 +82,7 @@ pub enum OpenError {
     #[error(
         "device {} is open already, by process {pid}, at {}: stop that one or choose another \
          address (GID)",
-        GidHex(*gid), path.display()
+        std::net::Ipv6Addr::from(*gid), path.display()
     )]
     InUse {
         /// The address.

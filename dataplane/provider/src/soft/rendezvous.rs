@@ -358,7 +358,8 @@ fn remove_if_dead(path: &Path, gid: [u8; 16]) -> Result<(), OpenError> {
         }
         // A full backlog is a life sign as well.
         Ok(()) | Err(Errno::AGAIN) => {
-            let pid = sockopt::socket_peercred(&probe).map_or(0, |cred| cred.pid.as_raw_pid());
+            let pid = pollux_ring::neighbour::pid_of(&probe);
+            let pid = pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
             Err(OpenError::InUse {
                 gid,
                 path: path.to_owned(),
@@ -428,20 +429,10 @@ pub(super) fn connect(
 
 /// Whether the process at the other end may be our peer: the same user, or root.
 pub(super) fn check_credentials(socket: &OwnedFd) -> Result<(), String> {
-    let cred = sockopt::socket_peercred(socket)
-        .map_err(|errno| format!("cannot see whose process it is: {errno}"))?;
-    let own = rustix::process::geteuid().as_raw();
-    if is_trusted(cred.uid.as_raw(), own) {
-        return Ok(());
+    match pollux_ring::neighbour::trusted(socket) {
+        Ok(_) => Ok(()),
+        Err(stranger) => Err(stranger.to_string()),
     }
-    let (pid, uid) = (cred.pid.as_raw_pid(), cred.uid.as_raw());
-    Err(format!(
-        "process {pid} belongs to user {uid}; only user {own} and root are peers"
-    ))
-}
-
-fn is_trusted(peer_uid: u32, own_uid: u32) -> bool {
-    peer_uid == own_uid || peer_uid == 0
 }
 
 /// The same file, opened for reading only: whoever gets it cannot map it for writing.
@@ -546,12 +537,6 @@ mod tests {
         .emit();
         assert_eq!(packet.len(), PACKET_BYTES_MAX);
         assert!(Message::parse(&packet, 0).is_ok());
-    }
-
-    #[test]
-    fn own_user_and_root_are_trusted_others_are_not() {
-        assert!(is_trusted(1000, 1000) && is_trusted(0, 1000));
-        assert!(!is_trusted(1001, 1000) && !is_trusted(1000, 0));
     }
 
     #[test]
