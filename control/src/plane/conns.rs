@@ -2,6 +2,7 @@
 
 use super::state::{ConnKey, Forgotten, GroupKey, Wanted};
 use super::{Event, Plane, Stream};
+use pollux_proto::planted::{Bug, is_planted};
 use pollux_provider::Device;
 use pollux_wire::field::AlertToken;
 use pollux_worker::{App, ConnId, ConnOutcome, OpenConn, PeerDone};
@@ -24,6 +25,10 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             "connection runs over SMC-R"
         );
         let slot = record.place.slot;
+        if is_planted(Bug::ClearedAfterReuse) && slot.generation > 1 {
+            let (rmbe, bytes) = (&record.buffers.rmbe, record.buffers.rmbe_bytes);
+            let _ = rmbe.region.copy_in(rmbe.offset, &vec![0; bytes as usize]);
+        }
         let conn = key;
         self.events.push_back(Event::Opened { conn, user, slot });
     }

@@ -15,7 +15,8 @@
 //! | [`credit`] | how many messages the peer can take |
 //! | [`llc`] | the exchanges on a link: confirm it, confirm and delete RMBs, test it, end it |
 //! | [`link`], [`group`] | the ends of a link; which link group a connection joins |
-//! | [`time`], [`units`] | plain numbers with a meaning |
+//! | [`time`], [`units`] | plain numbers with a meaning
+//! | [`planted`] | faults for the simulator to find, in builds made for it only |
 #![forbid(unsafe_code)]
 #![warn(clippy::wildcard_enum_match_arm)]
 
@@ -30,6 +31,7 @@ pub mod group;
 pub mod link;
 pub mod llc;
 pub mod plan;
+pub mod planted;
 mod rmbe;
 pub mod seq;
 mod sndbuf;

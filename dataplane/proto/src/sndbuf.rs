@@ -22,6 +22,7 @@
 
 use crate::cursor::offset_advanced;
 use crate::plan::{Placement, Spot};
+use crate::planted::{Bug, is_planted};
 
 /// Positions of one connection's send ring.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -119,7 +120,11 @@ impl SndBuf {
     pub(crate) fn prepare(&mut self, bytes: u32) {
         debug_assert!(bytes <= self.room());
         self.prepared += u64::from(bytes);
-        self.write_offset = offset_advanced(self.write_offset, bytes, self.size);
+        let before = self.write_offset;
+        self.write_offset = offset_advanced(before, bytes, self.size);
+        if is_planted(Bug::OffByOneAtTheWrap) && self.write_offset < before {
+            self.write_offset = offset_advanced(self.write_offset, 1, self.size);
+        }
     }
 
     /// Lets everything that is prepared be sent.

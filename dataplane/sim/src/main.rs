@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use pollux_proto::planted::{Bug, Ground, plant};
 use pollux_sim::book::Detail;
-use pollux_sim::swarm::{self, Plan, Summary};
+use pollux_sim::swarm::{self, Failure, Plan, Summary};
 use pollux_sim::{Options, Outcome};
 
 /// Worlds under a seed: whole stacks, faults, checkers.
@@ -15,9 +16,9 @@ use pollux_sim::{Options, Outcome};
 struct Arguments {
     /// Run this one world and tell its story
     seed: Option<u64>,
-    /// Worlds of a swarm
-    #[arg(long, default_value_t = 1000, conflicts_with = "seed")]
-    worlds: u64,
+    /// Worlds of a swarm [default: 1000]
+    #[arg(long, conflicts_with = "seed")]
+    worlds: Option<u64>,
     /// Seed of the swarm's first world; the others follow
     #[arg(long, default_value_t = 0, conflicts_with = "seed")]
     from: u64,
@@ -30,6 +31,13 @@ struct Arguments {
     /// Stop after this many failures
     #[arg(long, default_value_t = 10, conflicts_with = "seed")]
     failures: usize,
+    /// Plant each known fault in turn and look for it in as many worlds (default 2,000); needs a
+    /// build with the feature `planted`
+    #[arg(long, conflicts_with = "seed")]
+    mutations: bool,
+    /// Plant this fault in the world of a seed, or in a swarm
+    #[arg(long, value_parser = bug, conflicts_with = "mutations")]
+    plant: Option<Bug>,
     /// Last lines of the story that are shown; 0 for all
     #[arg(long, default_value_t = 60, requires = "seed")]
     lines: usize,
@@ -37,8 +45,17 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if (arguments.mutations || arguments.plant.is_some())
+        && plant(arguments.plant) == Ground::Barren
+    {
+        eprintln!(
+            "pollux-sim: this build cannot have faults planted: build it with --features planted"
+        );
+        return ExitCode::FAILURE;
+    }
     let told = match arguments.seed {
         Some(seed) => tell(seed, arguments.lines),
+        None if arguments.mutations => run_mutations(&arguments),
         None => run_swarm(&arguments),
     };
     match told {
@@ -49,6 +66,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A fault by its name.
+fn bug(name: &str) -> Result<Bug, String> {
+    let known = || Bug::ALL.map(Bug::name).join(", ");
+    let mut bugs = Bug::ALL.into_iter();
+    bugs.find(|bug| bug.name() == name)
+        .ok_or_else(|| format!("no fault is named `{name}`; there are {}", known()))
 }
 
 /// Tells the story of one world; whether all was well.
@@ -100,17 +125,55 @@ fn tell(seed: u64, lines: usize) -> std::io::Result<bool> {
     Ok(violation.is_none())
 }
 
-fn run_swarm(arguments: &Arguments) -> std::io::Result<bool> {
+/// Looks for every fault that can be planted; whether all were found.
+fn run_mutations(arguments: &Arguments) -> std::io::Result<bool> {
+    let plan = plan(arguments, 2000);
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut out = std::io::stdout().lock();
+    let mut all_found = true;
+    for bug in Bug::ALL {
+        let begun = Instant::now();
+        let mutation = swarm::look_for(bug, &plan);
+        let time = begun.elapsed().as_secs_f64();
+        match mutation.found {
+            Some(Failure { seed, violation }) => writeln!(
+                out,
+                "{}: found in world {} ({time:.1} s), seed {seed}, step {}: {}",
+                bug.name(),
+                mutation.worlds,
+                violation.step,
+                violation.what
+            )?,
+            None => {
+                all_found = false;
+                writeln!(
+                    out,
+                    "{}: NOT FOUND in {} worlds ({time:.1} s)",
+                    bug.name(),
+                    mutation.worlds
+                )?;
+            }
+        }
+    }
+    Ok(all_found)
+}
+
+fn plan(arguments: &Arguments, worlds: u64) -> Plan {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let plan = Plan {
+    Plan {
         from: arguments.from,
-        worlds: arguments.worlds,
+        worlds: arguments.worlds.unwrap_or(worlds),
         threads: arguments.threads.unwrap_or(cores),
         time: arguments
             .minutes
             .map(|minutes| Duration::from_secs(60 * minutes)),
         failures_max: arguments.failures,
-    };
+        bug: arguments.plant,
+    }
+}
+
+fn run_swarm(arguments: &Arguments) -> std::io::Result<bool> {
+    let plan = plan(arguments, 1000);
     // A panic is told with its seed, and once.
     std::panic::set_hook(Box::new(|_| {}));
     let begun = Instant::now();

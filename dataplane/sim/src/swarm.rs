@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pollux_proto::planted::{Bug, plant};
+
 use crate::book::{Detail, Figures, Violation, lock};
 use crate::numbers::mix;
 use crate::options::Options;
@@ -26,6 +28,39 @@ pub struct Plan {
     pub time: Option<Duration>,
     /// Stops after this many failures.
     pub failures_max: usize,
+    /// What is planted in every world.
+    pub bug: Option<Bug>,
+}
+
+/// What came of looking for a planted fault.
+#[derive(Clone, Debug)]
+pub struct Mutation {
+    /// What was planted.
+    pub bug: Bug,
+    /// The first world that was not as it should be, if there was one.
+    pub found: Option<Failure>,
+    /// Worlds until then.
+    pub worlds: u64,
+}
+
+/// Looks for a planted fault in the worlds from `plan.from` on.
+#[must_use]
+pub fn look_for(bug: Bug, plan: &Plan) -> Mutation {
+    let plan = Plan {
+        bug: Some(bug),
+        failures_max: 1,
+        ..*plan
+    };
+    let summary = run(&plan);
+    // Threads end at different worlds: the first failure is what counts.
+    let found = summary.failures.into_iter().next();
+    Mutation {
+        bug,
+        worlds: found.as_ref().map_or(summary.figures.worlds, |failure| {
+            failure.seed - plan.from + 1
+        }),
+        found,
+    }
 }
 
 /// A world that was not as it should be.
@@ -100,6 +135,7 @@ pub fn run(plan: &Plan) -> Summary {
         for _ in 0..plan.threads.max(1) {
             scope.spawn(|| {
                 let mut own = Summary::default();
+                plant(plan.bug);
                 while !stop.load(Ordering::Relaxed) {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let is_late = plan.time.is_some_and(|time| begun.elapsed() >= time);

@@ -10,6 +10,7 @@ use crate::session::ServedSession;
 use crate::snapshot::{Snapshot, WorkerFigures};
 use crate::timers::TimerWheel;
 use pollux_proto::conn::Transmit;
+use pollux_proto::planted::{Bug, is_planted};
 use pollux_provider::{Completion, PollGroup, QpIndex, WcStatus};
 use pollux_ring::Wake;
 use pollux_ring::spsc::{Consumer, Producer};
@@ -245,7 +246,9 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         else {
             return;
         };
-        if link.roomy == Roomy::No && !link.waiters.is_empty() {
+        let waiters = link.waiters.len();
+        let is_missed = is_planted(Bug::MissedWakeUp) && waiters == 1;
+        if link.roomy == Roomy::No && waiters > 0 && !is_missed {
             link.roomy = Roomy::Yes;
             self.roomy.push(id);
         }

@@ -9,6 +9,7 @@ use crate::link::{Covered, Link, LinkState};
 use crate::mailbox::{ConnId, LinkId, LlcBytes};
 use pollux_proto::conn::{NeedsCompletion, Placement, Transmit, Write};
 use pollux_proto::credit::Kind;
+use pollux_proto::planted::{Bug, is_planted};
 use pollux_provider::{Payload, PollGroup, PostError, RemoteSpan, Sge, Signal, WcStatus};
 use pollux_wire::cdc::CDC_BYTES;
 use pollux_wire::llc::{AnnounceCredits, Direction, Form, LLC_BYTES};
@@ -92,9 +93,34 @@ fn post<G: PollGroup>(
     open: &OpenConn,
     transmit: &Transmit,
 ) -> Result<(), PostError> {
-    for write in &transmit.writes {
-        post_write(group, link, open, write)?;
+    if is_planted(Bug::CdcBeforeWrite) {
+        post_announcement(group, link, (conn, token), open, transmit)?;
+        return post_writes(group, link, open, transmit);
     }
+    post_writes(group, link, open, transmit)?;
+    post_announcement(group, link, (conn, token), open, transmit)
+}
+
+#[inline]
+fn post_writes<G: PollGroup>(
+    group: &mut G,
+    link: &mut Link,
+    open: &OpenConn,
+    transmit: &Transmit,
+) -> Result<(), PostError> {
+    let mut writes = transmit.writes.iter();
+    writes.try_for_each(|write| post_write(group, link, open, write))
+}
+
+/// Posts the message that announces the WRITEs before it.
+#[inline]
+fn post_announcement<G: PollGroup>(
+    group: &mut G,
+    link: &mut Link,
+    (conn, token): (ConnId, u32),
+    open: &OpenConn,
+    transmit: &Transmit,
+) -> Result<(), PostError> {
     let mut message = [0; CDC_BYTES];
     transmit.cdc.emit(&mut message);
     let sequence = link.next_wr().0;

@@ -81,7 +81,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "sim",
-        about: "20,000 simulated worlds",
+        about: "20,000 simulated worlds; planted faults are found",
         part: Part::Test,
         run: sim,
     },
@@ -299,18 +299,26 @@ fn end_to_end_one(folder: &Path, test: &EndToEnd) -> Result<()> {
     Ok(())
 }
 
-/// A swarm of simulated worlds, which counts as one test. Built with its own profile: as fast as a
-/// release and with every assertion on.
+/// A swarm of simulated worlds, then every planted fault in as many worlds as it takes; each counts
+/// as one test.
 fn sim(run: &mut Run) -> Result<()> {
-    let verdict = swarm(&run.root, &["--worlds", "20000"]);
-    match &verdict {
-        Ok(()) => run.tally.passed += 1,
-        Err(_) => run.tally.failed += 1,
+    let parts: [&[&str]; 2] = [&["--worlds", "20000"], &["--mutations"]];
+    let mut verdict = Ok(());
+    for arguments in parts {
+        match swarm(&run.root, arguments) {
+            Ok(()) => run.tally.passed += 1,
+            Err(error) => {
+                run.tally.failed += 1;
+                verdict = Err(error);
+            }
+        }
     }
     verdict
 }
 
-/// Runs the simulator with these arguments.
+/// Runs the simulator with these arguments. Built with its own profile: as fast as a release and
+/// with every assertion on. One build does for the swarm and for planted faults, which only add a
+/// question to the places where they can be planted.
 pub(crate) fn swarm(root: &Path, arguments: &[&str]) -> Result<()> {
     let mut line = vec![
         "run",
@@ -320,6 +328,8 @@ pub(crate) fn swarm(root: &Path, arguments: &[&str]) -> Result<()> {
         "sim",
         "--package",
         "pollux-sim",
+        "--features",
+        "planted",
         "--",
     ];
     line.extend(arguments);
