@@ -306,7 +306,14 @@ impl Bench {
             name: target,
             input_bytes_max,
         } = target;
-        let found = self.output.join("corpus").join(target);
+        let found = match plan.build {
+            Build::Fast => self.output.join("corpus").join(target),
+            // From nothing but what the repository has, each time.
+            Build::Quick => self.output.join("quick").join(target),
+        };
+        if plan.build == Build::Quick && found.exists() {
+            fs::remove_dir_all(&found)?;
+        }
         let failures = self.output.join("failures").join(target);
         for folder in [&found, &failures] {
             fs::create_dir_all(folder)
