@@ -130,6 +130,23 @@ fn a_handshake_that_still_waits_for_its_first_bytes_is_over_when_nobody_wants_it
 }
 
 #[test]
+fn a_server_that_takes_nothing_declines_and_leaves_the_stream_as_it_was() {
+    let mut world = World::new(Terms::default());
+    for (user, client) in [(1, 0), (2, 1)] {
+        let cable = world.connect_in_vain(client, user);
+        world.settle();
+        for host in [0, 1] {
+            let heard = world.hosts[host].heard_of(user);
+            assert_eq!(heard, [Heard::FellBack(user, Diagnosis::MEM)]);
+            assert_eq!(world.census(host).links, 0, "{}", world.story());
+            assert_eq!(cable.in_flight(host), b"");
+        }
+    }
+    world.check_a_new_connection_works(0, 3);
+    world.check_nothing_is_left();
+}
+
+#[test]
 fn a_plane_that_has_stopped_begins_no_handshake() {
     let mut world = World::new(Terms::default());
     world.stop(0);
