@@ -104,8 +104,20 @@ pub fn main(
     start(&options, serve)
 }
 
+/// From now on a panic of any thread ends the process at once, after its message. An appliance with a
+/// worker missing would hold its programs and peers for ever; so they are reset, and a service manager
+/// starts the next one.
+pub fn end_with_any_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
 /// Runs `polluxd` with options that are read already, to its exit code.
 pub fn start(options: &Options, serve: impl FnOnce(Prepared) -> Result<(), Fatal>) -> ExitCode {
+    end_with_any_panic();
     match run(options, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => fatal.report("polluxd"),

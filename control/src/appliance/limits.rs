@@ -77,6 +77,8 @@ where
             ));
         }
         let held: u64 = self.sessions.values().map(|s| ring_bytes(s.shape)).sum();
+        // What a program leaves to a peer that does not say that it is done.
+        let held = held.saturating_add(self.plane.retired_bytes());
         if held.saturating_add(wanted) > attach.memory_max_bytes {
             return Err(format!(
                 "sessions hold {held} of {} bytes of ring memory, and this one needs {wanted} more; \

@@ -10,7 +10,7 @@ use pollux_proto::clc::{Agreed, LocalEndpoint};
 use pollux_proto::credit::{Credits, RECEIVES_MIN};
 use pollux_proto::group::{Group, GroupId, PeerKey};
 use pollux_proto::link::{LinkEnd, RToken, Role};
-use pollux_proto::llc::{Engine, EngineParams, Output, RkeyFailure, RkeyTag};
+use pollux_proto::llc::{Engine, EngineParams, LinkFailure, Output, RkeyFailure, RkeyTag};
 use pollux_proto::time::Instant;
 use pollux_provider::{Device, DeviceEvent, Qp, QpCaps, QpKind, RtrAttr, RtsAttr, WcStatus};
 use pollux_wire::clc::{Attachment, Diagnosis};
@@ -53,6 +53,22 @@ fn flow_control(peer_receives: Option<u8>, own_receives: u8) -> Result<FlowContr
         Diagnosis::CREDITSERR
     })?;
     Ok(FlowControl::Credits(credits))
+}
+
+/// Whether work failed because the queue pairs do not belong together any more, and not because the
+/// peer is silent or refuses it.
+fn is_ended_by_peer(status: WcStatus) -> bool {
+    match status {
+        WcStatus::General | WcStatus::WrFlush => true,
+        WcStatus::Success
+        | WcStatus::LocalLength
+        | WcStatus::LocalProtection
+        | WcStatus::RemoteAccess
+        | WcStatus::RemoteInvalidRequest
+        | WcStatus::RemoteOperation
+        | WcStatus::RetryExceeded
+        | WcStatus::RnrRetryExceeded => false,
+    }
 }
 
 impl<D: Device> LinkState<D> {
@@ -303,7 +319,15 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
                     self.drop_group(key, Diagnosis::NOACTLINK);
                 }
                 Output::Failed(failure) => {
-                    tracing::warn!(group = %key.group, %failure, "link failed");
+                    // What the worker or the device had to say of it was told before.
+                    match failure {
+                        LinkFailure::Down => tracing::debug!(group = %key.group, "link down"),
+                        LinkFailure::NotConfirmed
+                        | LinkFailure::WantsEyeCatcher
+                        | LinkFailure::Silent => {
+                            tracing::warn!(group = %key.group, %failure, "link failed");
+                        }
+                    }
                     self.drop_group(key, failure.diagnosis());
                 }
             }
@@ -565,6 +589,11 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             // Nobody loses anything: the next connection makes a new link.
             Some(LinkPhase::Running) if conns == 0 => {
                 tracing::info!(%group, ?status, "the peer of an idle link is gone");
+            }
+            // The peer has put its queue pair out of use: its last message may have found ours in error
+            // already.
+            Some(LinkPhase::Running) if is_ended_by_peer(status) => {
+                tracing::info!(%group, ?status, conns, "the peer has ended the link");
             }
             Some(LinkPhase::Made | LinkPhase::Adopting | LinkPhase::Running) => {
                 tracing::warn!(%group, ?status, conns, "a queue pair failed");

@@ -90,6 +90,14 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         }
     }
 
+    /// Bytes of the pools that were given up and are kept for the sake of the peers.
+    #[must_use]
+    pub fn retired_bytes(&self) -> u64 {
+        let retired = self.pools.values().filter(|pool| pool.is_retired());
+        let bytes = retired.map(|pool| pool.buffers.note(String::new()).bytes as u64);
+        bytes.sum()
+    }
+
     /// The program is done with a slot of a pool that it shares.
     ///
     /// # Errors

@@ -151,6 +151,23 @@ fn a_client_that_says_too_little_keeps_nobody_busy_and_is_heard_when_it_says_mor
 }
 
 #[test]
+fn a_server_that_takes_nothing_declines_and_leaves_the_stream_as_it_was() {
+    let mut world = World::new(Terms::default());
+    for (user, client) in [(1, 0), (2, 1)] {
+        let cable = world.connect_in_vain(client, user);
+        world.settle();
+        for host in [0, 1] {
+            let heard = world.hosts[host].heard_of(user);
+            assert_eq!(heard, [Heard::FellBack(user, Diagnosis::MEM)]);
+            assert_eq!(world.census(host).links, 0, "{}", world.story());
+            assert_eq!(cable.in_flight(host), b"");
+        }
+    }
+    world.check_a_new_connection_works(0, 3);
+    world.check_nothing_is_left();
+}
+
+#[test]
 fn a_plane_that_has_stopped_begins_no_handshake() {
     let mut world = World::new(Terms::default());
     world.stop(0);

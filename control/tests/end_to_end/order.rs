@@ -235,7 +235,9 @@ fn programs_of_an_appliance_that_stops_are_told_and_their_streams_end_in_a_reset
         }
     });
     assert_eq!(a.ended().code(), Some(0), "{}", a.log());
-    assert!(at_a.is_gone() && !at_b.is_gone());
+    assert!(at_a.connect(address).is_err() && at_a.is_gone());
+    assert!(!at_b.is_gone());
     b.until_stat("conns.open", 0);
+    assert!(!b.log().contains(" WARN "), "{}", b.log());
     assert_eq!(b.stat("sessions.open"), 1);
 }

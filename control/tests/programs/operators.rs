@@ -4,12 +4,13 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use pollux_control::cores;
 use rustix::process::Signal;
 
 use crate::running::{Running, files, pair};
-use crate::support::{Ended, Place, pollux, text_of};
+use crate::support::{Ended, Place, pollux, run, text_of};
 
 /// A connection that stays on TCP, of which the log tells at its level "info".
 fn fall_back(running: &Running) -> Ended {
@@ -265,4 +266,32 @@ fn counters_of_control_begin_anew_when_they_are_cleared() {
     // The list of them stays.
     let listed = running.json(&["show", "fallbacks"]);
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+}
+
+/// Not a story of its own: the process that
+/// `a_panic_of_any_thread_ends_the_process_with_its_message` starts. Its word comes as a filter.
+#[test]
+fn process_that_panics() {
+    if !std::env::args().any(|word| word == "in-a-thread") {
+        return;
+    }
+    pollux_control::start::end_with_any_panic();
+    let thread = std::thread::spawn(|| panic!("a bug of ours"));
+    let _ = thread.join();
+    println!("still alive");
+}
+
+#[test]
+fn a_panic_of_any_thread_ends_the_process_with_its_message() {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args([
+        "--exact",
+        "operators::process_that_panics",
+        "--nocapture",
+        "in-a-thread",
+    ]);
+    let ended = run(&mut command);
+    assert_eq!(ended.status, None, "{ended:?}");
+    assert!(ended.err.contains("a bug of ours"), "{ended:?}");
+    assert!(!ended.out.contains("still alive"), "{ended:?}");
 }

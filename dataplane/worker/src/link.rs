@@ -216,7 +216,10 @@ impl Link {
     pub(crate) fn receive_posted(&mut self) -> bool {
         match &mut self.flow {
             FlowControl::Credits(_)
-                if is_planted(Bug::LostCredit) && self.posted.is_multiple_of(16) => {}
+                if is_planted(Bug::LostCredit) && self.posted.is_multiple_of(16) =>
+            {
+                false
+            }
             FlowControl::Credits(credits) => credits.handle_receive_posted(),
             FlowControl::UnderWay(_) => false,
         }

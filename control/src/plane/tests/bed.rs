@@ -471,9 +471,26 @@ impl World {
         (cable, far)
     }
 
+    /// As [`World::connect`], to a server that takes nothing it is offered.
+    pub(super) fn connect_in_vain(&mut self, client: usize, user: u32) -> Cable {
+        let (cable, [near, far]) = Cable::new();
+        let server = 1 - client;
+        self.cables.push(([client, server], cable.clone()));
+        let (now, wanted) = (self.now(), self.wanted(server, Role::Server, user));
+        let plane = &mut self.hosts[server].plane;
+        plane.begin_to_decline(now, far, wanted, "enough of it".to_string());
+        self.begin(client, Role::Client, user, near);
+        cable
+    }
+
     fn begin(&mut self, host: usize, role: Role, user: u32, stream: Pipe) {
+        let (now, wanted) = (self.now(), self.wanted(host, role, user));
+        self.hosts[host].plane.begin(now, stream, wanted);
+    }
+
+    fn wanted(&self, host: usize, role: Role, user: u32) -> Wanted<u32> {
         let Home { worker, pool } = self.homes[host];
-        let wanted = Wanted {
+        Wanted {
             user,
             role,
             worker,
@@ -481,9 +498,7 @@ impl World {
             tenant: Tenant::App { tag: TAG },
             local: ([127, 0, 0, host as u8 + 1], 1000).into(),
             peer: ([127, 0, 0, 2 - host as u8], 1000).into(),
-        };
-        let now = self.now();
-        self.hosts[host].plane.begin(now, stream, wanted);
+        }
     }
 
     /// Tells a host's plane of its streams.

@@ -483,7 +483,11 @@ impl Shared {
                     self.wait_for_control_room();
                     continue;
                 }
-                Err(Errno::PIPE | Errno::CONNRESET) => UpgradeError::Gone,
+                Err(Errno::PIPE | Errno::CONNRESET) => {
+                    // Finds the end of the socket, so that whoever waits for news learns of it too.
+                    self.inbound().pump_control(self);
+                    UpgradeError::Gone
+                }
                 Err(errno) => UpgradeError::System(errno),
             };
             self.inbound().forget(request);
