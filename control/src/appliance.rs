@@ -67,6 +67,8 @@ use std::time::Duration;
 const RPC_TOKENS: u64 = 1 << 60;
 /// How long the orderly end may take before what is left is dropped.
 const STOP_WAIT: Duration = Duration::from_secs(3);
+/// How long peers are given to read that it is over, before their queue pairs lose their other end.
+const FAREWELL_WAIT: Duration = Duration::from_millis(50);
 /// Connections of a worker's own application at a time.
 const APP_SLOTS: u16 = 64;
 
@@ -377,6 +379,9 @@ where
             self.handle_timeouts();
             self.go_on_stopping();
         }
+        if self.plane.has_kept_queue_pairs() {
+            std::thread::sleep(FAREWELL_WAIT);
+        }
         drop(self);
         tracing::info!("stopped");
         Ok(())
@@ -452,6 +457,7 @@ where
         for id in sessions {
             self.program_is_gone(id);
         }
+        self.plane.keep_queue_pairs();
         self.plane.stop(self.now());
     }
 

@@ -135,6 +135,8 @@ pub struct Plane<D: Device, A: App, S, U> {
     /// The last search.
     inline_found: InlineView,
     ids: u64,
+    /// Queue pairs that came back and go with the plane, if they are kept.
+    kept: Option<Vec<D::Qp>>,
     // The device goes last: after the links' queue pairs and all registered memory.
     device: D,
 }
@@ -177,6 +179,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             probe: Memory::default(),
             inline_found,
             ids: 0,
+            kept: None,
             device,
         }
     }
@@ -316,6 +319,19 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.workers_running == 0
+    }
+
+    /// Keeps the queue pairs that come back from now on until the plane is dropped: for an owner that
+    /// stops it and then gives peers the time to read that it is over. Without its other end a peer's
+    /// queue pair fails, perhaps before the last message was looked at.
+    pub fn keep_queue_pairs(&mut self) {
+        self.kept.get_or_insert_default();
+    }
+
+    /// Whether there are any of those.
+    #[must_use]
+    pub fn has_kept_queue_pairs(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
     }
 
     /// The device.

@@ -444,7 +444,10 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Report::ConnOpened(conn) => self.conn_opened(worker, conn),
             Report::LinkFailed { link, status } => self.link_failed(worker, link, status),
             Report::LinkReleased { link, qp, .. } => {
-                drop(qp);
+                match self.kept.as_mut() {
+                    None => drop(qp),
+                    Some(kept) => kept.extend(qp),
+                }
                 self.link_released(worker, link);
             }
             Report::Llc { link, message } => {
