@@ -32,7 +32,7 @@ use crate::config::{Config, CreditChoice, GidChoice, Hugepages, Paths, PollMode,
 use crate::core_lock::CoreLock;
 use crate::exit::Fatal;
 use crate::gateway::Gateway;
-use crate::plane::{self, HandshakeId, Plane, Rings, WorkerSpec};
+use crate::plane::{self, HandshakeId, MAILBOX_SLOTS, Plane, Rings, WorkerSpec};
 use crate::reactor::{Event, Interest, Reactor, Signals};
 use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
@@ -576,6 +576,7 @@ fn worker_spec<D: Device>(
             ..WaitSpec::default()
         },
         cq_entries,
+        mailbox: (MAILBOX_SLOTS, MAILBOX_SLOTS),
         local: local(config, device, peer_id)?,
     })
 }
