@@ -41,7 +41,7 @@ use crate::exit::{ExitStatus, Fatal};
 use crate::gateway::port_owner::port_owner;
 use crate::gateway::{Gateway, GatewayError};
 use crate::log::Log;
-use crate::plane::{self, HandshakeId, Plane, Rings, WorkerSpec};
+use crate::plane::{self, HandshakeId, MAILBOX_SLOTS, Plane, Rings, WorkerSpec};
 use crate::reactor::{Event, Interest, Reactor, Signals};
 use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
@@ -665,6 +665,7 @@ fn worker_spec<D: Device>(
             ..WaitSpec::default()
         },
         cq_entries,
+        mailbox: (MAILBOX_SLOTS, MAILBOX_SLOTS),
         local: local(config, device, peer_id)?,
     })
 }

@@ -51,7 +51,7 @@ pub(crate) use self::memory::MemoryNote;
 pub use self::pools::Sharing;
 use self::pools::SlotPool;
 use self::port::WorkerPort;
-pub use self::port::{AddWorkerError, WorkerSpec};
+pub use self::port::{AddWorkerError, MAILBOX_SLOTS, WorkerSpec};
 pub use self::state::{ConnKey, PoolId, Tenant, Wanted};
 pub(crate) use self::state::{ConnRecord, LinkPhase, LinkState};
 use self::state::{Forgotten, GroupKey, WorkerState};

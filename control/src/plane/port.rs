@@ -8,8 +8,8 @@ use pollux_ring::{Wake, WakeError, WakeSet, spsc};
 use pollux_worker::{App, Clock, Command, PollMode, Report, WaitSpec, Worker, WorkerLimits};
 use std::collections::VecDeque;
 
-/// Commands and reports a ring holds; more are kept in order outside it.
-const MAILBOX_SLOTS: usize = 1024;
+/// Orders and news that the rings of a mailbox hold, where nothing speaks for another number.
+pub const MAILBOX_SLOTS: usize = 1024;
 
 /// An order to a worker of device `D` with application `A`.
 pub(crate) type Order<D, A> = Command<<D as Device>::Qp, <A as App>::Order>;
@@ -50,6 +50,8 @@ pub struct WorkerSpec {
     pub wait: WaitSpec,
     /// Entries of its completion queue.
     pub cq_entries: u32,
+    /// Orders, and news, that its mailbox holds ([`MAILBOX_SLOTS`]); more are kept in order outside.
+    pub mailbox: (usize, usize),
     /// What it brings to every handshake. Its peer id must differ from that of every other worker
     /// that the same peers can meet.
     pub local: Local,
@@ -104,8 +106,8 @@ impl<D: Device, A: App> WorkerPort<D, A> {
                     error,
                 })?;
         let id = group.id();
-        let (commands, worker_commands) = spsc::channel(MAILBOX_SLOTS);
-        let (worker_reports, reports) = spsc::channel(MAILBOX_SLOTS);
+        let (commands, worker_commands) = spsc::channel(spec.mailbox.0);
+        let (worker_reports, reports) = spsc::channel(spec.mailbox.1);
         let worker = Worker::new(
             group,
             app,

@@ -69,6 +69,8 @@ pub struct World {
     stacks: Vec<Option<Stack>>,
     lives: Vec<u32>,
     paused_until: Vec<Ns>,
+    /// Until then the worker has no core, while control goes on.
+    worker_paused_until: Vec<Ns>,
     /// When control next looks at its news.
     control_at: Vec<Ns>,
     agenda: BTreeMap<(Ns, u64), Action>,
@@ -117,6 +119,7 @@ impl World {
             stacks: (0..count).map(|_| None).collect(),
             lives: vec![0; count],
             paused_until: vec![0; count],
+            worker_paused_until: vec![0; count],
             control_at: vec![0; count],
             agenda: BTreeMap::new(),
             agenda_count: 0,
@@ -256,6 +259,7 @@ impl World {
         let stack = Stack::new((control, worker), (index, life), adapter, self.book.clone());
         self.stacks[index] = Some(stack);
         self.paused_until[index] = 0;
+        self.worker_paused_until[index] = 0;
         Ok(())
     }
 
@@ -317,7 +321,8 @@ impl World {
             return false;
         };
         let stirred = lock(&self.book).stirred;
-        let mut was_busy = stack.pass() == Progress::Busy;
+        let runs = self.worker_paused_until[index] <= now;
+        let mut was_busy = runs && stack.pass() == Progress::Busy;
         was_busy |= lock(&self.book).stirred != stirred;
         let mut words = Vec::new();
         if now >= self.control_at[index] {
@@ -358,7 +363,8 @@ impl World {
     fn jump_on(&mut self) {
         let now = self.now();
         let agenda = self.agenda.keys().next().map(|(due, _)| *due);
-        let pauses = self.paused_until.iter().copied();
+        let pauses = self.paused_until.iter().chain(&self.worker_paused_until);
+        let pauses = pauses.copied();
         let living =
             (0..self.stacks.len()).filter_map(|index| Some((index, self.stacks[index].as_ref()?)));
         let control = living

@@ -4,7 +4,8 @@
 use super::pipe::{Cable, Pipe};
 use crate::config::InlineProbe;
 use crate::plane::{
-    Census, Config, ConnKey, Event, Plane, PoolId, Rings, Sharing, Tenant, Wanted, WorkerSpec,
+    Census, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Sharing, Tenant, Wanted,
+    WorkerSpec,
 };
 use arrayvec::ArrayVec;
 use pollux_attach::layout::{Layout, Shape};
@@ -331,6 +332,7 @@ impl Host {
                 },
                 wait: WaitSpec::default(),
                 cq_entries: 1024,
+                mailbox: (MAILBOX_SLOTS, MAILBOX_SLOTS),
                 local: local((host, worker), terms.ueids[host]),
             };
             let inside = (Talk::default(), clock.clone());

@@ -59,6 +59,8 @@ pub(crate) struct End {
     pub(crate) sealed: bool,
     /// It read everything up to the end of the stream.
     pub(crate) complete: bool,
+    /// Control has aborted it: there is nothing to be read any more, and its program hears of it soon.
+    pub(crate) aborted: bool,
 }
 
 /// The link that a connection uses.
@@ -100,6 +102,7 @@ impl Book {
             read: 0,
             sealed: false,
             complete: false,
+            aborted: false,
         };
         self.conns.push(ConnBook {
             ends: stacks.map(end),
@@ -193,11 +196,11 @@ impl Book {
         let honesty = self.conns[tag.number()].honesty;
         let end = self.end(tag);
         end.complete = true;
-        let (stack, read) = (end.stack, end.read);
+        let (stack, read, aborted) = (end.stack, end.read, end.aborted);
         self.note(Event::App, stack, &[tag.0, 2], || {
             format!("{tag:?} is at the end of the stream after {read} B")
         });
-        if honesty == Honesty::Honest && (!peer.sealed || read != peer.written) {
+        if honesty == Honesty::Honest && !aborted && (!peer.sealed || read != peer.written) {
             self.object(|| {
                 format!(
                     "{tag:?} saw the end of the stream after {read} B of {} B written{}",

@@ -8,7 +8,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pollux_control::config::InlineProbe;
 use pollux_control::plane::{
-    Census as Held, Config, ConnKey, Event, Plane, PoolId, Rings, Tenant, Wanted, WorkerSpec,
+    Census as Held, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Tenant, Wanted,
+    WorkerSpec,
 };
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::link::Role;
@@ -119,6 +120,7 @@ impl Managed {
             },
             wait: WaitSpec::default(),
             cq_entries: 1 << 16,
+            mailbox: (options.mailbox.0, MAILBOX_SLOTS),
             local: local(index, life, options)?,
         };
         let news = Wake::new().map_err(or("a wake descriptor"))?;

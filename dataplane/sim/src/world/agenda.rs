@@ -162,8 +162,14 @@ impl World {
         let every = match action {
             Action::Pause => {
                 let pause = self.numbers.between(1, faults.pause_max);
-                self.paused_until[index] = self.now() + pause;
-                lock(&self.book).fault("pause", index, || format!("for {pause} ns"));
+                let until = self.now() + pause;
+                let (kind, who) = if self.numbers.flip() {
+                    ("pause", &mut self.paused_until)
+                } else {
+                    ("pause of the worker", &mut self.worker_paused_until)
+                };
+                who[index] = until;
+                lock(&self.book).fault(kind, index, || format!("for {pause} ns"));
                 faults.pause_every
             }
             Action::Withhold => {
@@ -243,6 +249,7 @@ impl World {
         if let Some(stack) = self.stacks[stack].as_mut().filter(|_| is_open) {
             let mut book = lock(&self.book);
             book.excuse(tag, why);
+            book.end(tag).aborted = true;
             book.fault("abort", stack.index, || format!("{tag:?}: {why}"));
             drop(book);
             stack.abort(tag);

@@ -45,6 +45,7 @@ impl World {
             self.crash(liar);
         }
         self.paused_until.fill(0);
+        self.worker_paused_until.fill(0);
         self.control_at.fill(0);
         for stack in self.stacks.iter_mut().flatten() {
             lock(&stack.adapter).set_temper(Temper::Calm);
@@ -56,7 +57,11 @@ impl World {
     /// Nobody has anything to do: a moment to count the credits, now and then.
     pub(super) fn at_rest(&mut self) -> Result<(), NoStack> {
         let is_quiet = self.jump >= MS
-            && self.paused_until.iter().all(|until| *until <= self.now())
+            && self
+                .paused_until
+                .iter()
+                .chain(&self.worker_paused_until)
+                .all(|until| *until <= self.now())
             && self.stacks.iter().flatten().all(|stack| {
                 lock(&stack.adapter).next_due().is_none()
                     && !stack.has_mail(self.now())
