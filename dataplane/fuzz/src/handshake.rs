@@ -143,7 +143,12 @@ fn own(n: u8, bits: u8) -> LocalEndpoint {
         rmbe_index: RmbeIndex::new(n).unwrap_or(RmbeIndex::FIRST),
         alert_token: AlertToken::new(u32::from(n) + 6).expect("not zero"),
         rmbe_size: BufferSizeCode::new(bits >> 4 & 5).expect("a size"),
-        receives: bits.max(3),
+        // A server that has none to give does not speak of credits.
+        receives: if n == 1 && bits & 0x20 != 0 {
+            0
+        } else {
+            bits.max(3)
+        },
         attachment: if bits & 1 == 0 {
             Attachment::Direct
         } else {
@@ -256,6 +261,8 @@ impl<S: Side> End<S> {
             Ok(Progress::More) => assert!(self.reader.message().is_none()),
             Ok(Progress::Complete) => {
                 let message = self.reader.message().expect("it is complete").to_vec();
+                let header = clc::Header::parse(&message).expect("it was framed by its header");
+                assert_eq!(message.len(), usize::from(header.length));
                 self.messages += message.len();
                 assert_eq!(self.taken, self.messages, "a byte too many was taken");
                 self.reader.restart();

@@ -213,8 +213,15 @@ impl World<'_> {
             part => bytes * usize::from(part) / 1024,
         };
         let many = piece.repeat(bytes / piece.len() + 1);
-        self.say(which, &many);
-        self.turn();
+        // Once in a while a line that is too long.
+        let times = match how {
+            0xfc => REQUEST_BYTES_MAX / bytes + 2,
+            _ => 1,
+        };
+        for _ in 0..times {
+            self.say(which, &many);
+            self.turn();
+        }
     }
 
     /// The reactor's events, until there are none.
@@ -332,9 +339,8 @@ fn judge(client: &Client) {
     let questions = lines
         .filter(|line| !line.iter().all(u8::is_ascii_whitespace))
         .count();
-    let overlong = said.len() / REQUEST_BYTES_MAX;
     assert!(
-        answers.len() <= questions + overlong,
+        answers.len() <= questions,
         "{} answers to {questions}",
         answers.len()
     );

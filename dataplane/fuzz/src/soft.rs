@@ -21,6 +21,17 @@ const SLOTS: u64 = 16;
 /// Most requests that one pass executes for one queue pair.
 const REQUESTS_PER_PASS: u64 = 64;
 
+/// A place in or next to the open memory, from its beginning: half of the numbers lie about one of its
+/// edges.
+fn place(number: u16) -> i64 {
+    let (near, small) = (i64::from(number >> 9) - 64, i64::from(number & 0x1ff));
+    match number & 3 {
+        0 => near,
+        1 => OPEN.len() as i64 + near,
+        _ => small * 2,
+    }
+}
+
 /// Offset in a port of the line at a position of its ring.
 fn line_at(position: u64) -> usize {
     RING_AT + (position % RING_LINES) as usize * LINE_BYTES

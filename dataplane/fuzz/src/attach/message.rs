@@ -6,10 +6,14 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pollux_attach::message::{FDS_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use pollux_attach::packet::{self, Packet, ReceiveError};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::fds;
 
@@ -19,15 +23,20 @@ thread_local! {
 }
 
 /// Drives one target run: the first byte says how many descriptors come along, and whether they and the
-/// bytes go through a socket.
+/// bytes, or more bytes than any message has, go through a socket.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((how, packet)) = bytes.split_first() else {
         return;
     };
     let fds = usize::from(how & 7);
     judge(packet, fds);
-    if how & 0x80 != 0 {
-        through_a_socket(packet, fds);
+    match how >> 6 {
+        0 | 1 => {}
+        2 => through_a_socket(packet, fds),
+        _ => {
+            let padding = [0; MESSAGE_BYTES_MAX];
+            through_a_socket(&[packet, &padding].concat(), fds);
+        }
     }
 }
 
@@ -76,8 +85,13 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
         });
         let before = fds::lowest_free();
         let given = vec![null.as_fd(); fds];
-        let sent = packet::send(&*here, bytes, &given);
-        assert_eq!(sent.is_ok(), fds <= FDS_MAX, "{sent:?}");
+        if fds <= FDS_MAX {
+            assert_eq!(packet::send(&*here, bytes, &given), Ok(()));
+        } else {
+            assert_eq!(packet::send(&*here, bytes, &given), Err(Errno::INVAL));
+            // Others can.
+            send(&*here, bytes, &given);
+        }
         let received = packet::receive(&*there);
         match received {
             Ok(Packet {
@@ -87,8 +101,10 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
                 assert_eq!((&got[..], with.len()), (bytes, fds));
                 drop(with);
             }
-            Err(ReceiveError::WouldBlock) => assert!(sent.is_err()),
-            Err(ReceiveError::TooLarge) => assert!(bytes.len() > MESSAGE_BYTES_MAX),
+            Err(ReceiveError::WouldBlock) => panic!("the packet is lost"),
+            Err(ReceiveError::TooLarge) => {
+                assert!(bytes.len() > MESSAGE_BYTES_MAX || fds > FDS_MAX);
+            }
             // A packet without bytes looks like the end.
             Err(ReceiveError::Closed) => assert!(bytes.is_empty()),
             Err(error @ (ReceiveError::NoDescriptor { .. } | ReceiveError::System(_))) => {
@@ -101,4 +117,13 @@ fn through_a_socket(bytes: &[u8], fds: usize) {
         ));
         assert_eq!(fds::lowest_free(), before, "a descriptor was left open");
     });
+}
+
+/// Sends more descriptors than any message has.
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    let bytes = [IoSlice::new(bytes)];
+    rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL).expect("room");
 }

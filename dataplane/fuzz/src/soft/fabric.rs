@@ -24,7 +24,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-use super::{MEMORY_BYTES, OPEN, PORT_BYTES, SLOT_BYTES, SLOTS, SLOTS_AT, line_at, line_bytes};
+use super::{
+    MEMORY_BYTES, OPEN, PORT_BYTES, SLOT_BYTES, SLOTS, SLOTS_AT, line_at, line_bytes, place,
+};
 use crate::{Input, fds};
 
 const OWN: [u8; 16] = [9; 16];
@@ -323,13 +325,13 @@ impl World<'_> {
     }
 
     fn write_line(&mut self, input: &mut Input<'_>) {
-        let (op, len, at) = (input.byte(), input.byte(), input.byte());
+        let (op, len, at) = (input.byte(), input.byte(), input.u16());
         let opcode = u64::from(op % 5);
         let form = u64::from(op >> 7);
         let (addr, rkey) = match opcode {
             1 => (0, 0),
             _ => (
-                self.bed.open.addr() + u64::from(at) * 5,
+                self.bed.open.addr().saturating_add_signed(place(at)),
                 u64::from(self.bed.open.rkey().0),
             ),
         };

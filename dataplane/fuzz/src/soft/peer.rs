@@ -22,7 +22,7 @@ use pollux_ring::{Pages, Region, Segment, Wake};
 
 use super::{
     MEMORY_BYTES, OPEN, PORT_BYTES, REQUESTS_PER_PASS, SLOT_BYTES, SLOTS, SLOTS_AT, line_at,
-    line_bytes,
+    line_bytes, place,
 };
 use crate::Input;
 
@@ -200,8 +200,15 @@ impl World<'_> {
         let (addr, rkey) = match op % 5 {
             1 => (0, 0),
             _ => {
-                let to = self.honest.to(i64::from(at as i16) / 16);
-                (to.addr, u64::from(to.rkey.0))
+                let to = self.honest.to(place(at));
+                // What is registered for the honest side's own use has a key too.
+                let closed = how & 0x30 == 0x30;
+                let rkey = if closed {
+                    self.honest.all.rkey()
+                } else {
+                    to.rkey
+                };
+                (to.addr, u64::from(rkey.0))
             }
         };
         let mut line = [
