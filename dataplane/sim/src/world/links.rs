@@ -3,7 +3,7 @@
 use pollux_worker::{Command, ConnId, OpenConn};
 
 use super::World;
-use super::agenda::Action;
+use super::agenda::{Action, Why};
 use crate::book::lock;
 use crate::checker::stream::{Route, Stage, Tag};
 use crate::options::{Control, Ns, US};
@@ -204,7 +204,7 @@ impl World {
         if self.numbers.chance(self.options.faults.abort_chance) {
             let tag = self.numbers.pick(&tags);
             let after = self.numbers.below(self.options.faults_until);
-            self.schedule(after, Action::Abort(tag, "control aborted it"));
+            self.schedule(after, Action::Abort(tag, Why::Wish));
         }
     }
 
