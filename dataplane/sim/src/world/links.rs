@@ -247,9 +247,9 @@ impl World {
             (peer.stage == Stage::Lost, peer.stack)
         };
         let gives_up = is_lost && self.numbers.flip();
-        let waits = |direct: &mut Direct| direct.has_backlog();
+        let waits = |direct: &mut Direct| direct.has_orders();
         if self.direct(peer).is_some_and(waits) {
-            // The peer's reservation is not in its mailbox yet, so it has not announced its token.
+            // The peer's reservation may not have been carried out, so it has not announced its token.
             let (stack, after) = (index, US);
             let action = Action::Open {
                 stack,
