@@ -77,12 +77,6 @@ impl<T> Consumer<T> {
         self.ring.slots()
     }
 
-    /// Values that the ring holds at most.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.ring.buffer().capacity()
-    }
-
     /// Whether the producer is gone: what is inside is all that will ever come.
     #[inline]
     pub fn is_abandoned(&self) -> bool {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::checker::links::CableBook;
-use crate::checker::stream::ConnBook;
+use crate::checker::stream::{ConnBook, Tag};
 use crate::numbers::mix;
 
 /// Something that several parts of one world hold. A world has one thread: nobody ever waits.
@@ -126,6 +126,8 @@ pub struct Book {
     pub figures: Figures,
     pub(crate) conns: Vec<ConnBook>,
     pub(crate) cables: Vec<CableBook>,
+    /// Ends that are open though the other end came to nothing.
+    pub(crate) half_open: Vec<Tag>,
     digest: u64,
     detail: Detail,
     story: VecDeque<String>,
@@ -144,6 +146,7 @@ impl Book {
             figures: Figures::default(),
             conns: Vec::new(),
             cables: Vec::new(),
+            half_open: Vec::new(),
             digest: 0,
             detail,
             story: VecDeque::new(),

@@ -277,6 +277,7 @@ impl World {
     /// One pass of one stack, and what is due before it.
     fn step(&mut self) -> Result<(), NoStack> {
         self.run_agenda()?;
+        self.give_half_open_up();
         {
             let mut book = lock(&self.book);
             book.step += 1;

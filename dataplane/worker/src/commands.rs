@@ -21,33 +21,6 @@ pub(crate) enum Next {
 }
 
 impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
-    /// Takes the oldest order.
-    #[inline]
-    pub(crate) fn next_command(&mut self) -> Option<Command<G::Qp, A::Order>> {
-        if let Some(command) = self.commands_ahead.pop_front() {
-            return Some(command);
-        }
-        self.commands.pop()
-    }
-
-    /// Carries out reservations that wait in the mailbox, before the orders in front of them.
-    ///
-    /// Control announces a token as soon as the reservation is in the mailbox, so the peer's first
-    /// message may be here before the reservation had its turn: a pass takes a few orders only, and
-    /// a worker that did not get to run finds many. A reservation may overtake: control gives a
-    /// place out only when all earlier orders for it have been carried out and reported.
-    #[cold]
-    pub(crate) fn look_for_reservations(&mut self) {
-        while let Some(command) = self.commands.pop() {
-            if let Command::ReserveConn { conn, link, token } = command {
-                self.reserve(conn, link, token);
-            } else {
-                // More than the ring holds wait here only if it was filled again meanwhile.
-                self.commands_ahead.push_back(command);
-            }
-        }
-    }
-
     /// Carries out one command; the application's part is done here too.
     pub(crate) fn handle_command(
         &mut self,

@@ -58,8 +58,6 @@ pub(crate) struct Core<G: PollGroup, A: App, C> {
     /// The clock as last read.
     pub(crate) now: u64,
     pub(crate) commands: Commands<G, A>,
-    /// Orders that were taken out of the ring in search of a reservation and wait for their turn.
-    pub(crate) commands_ahead: VecDeque<Command<G::Qp, A::Order>>,
     pub(crate) reports: Reports<G, A>,
     /// Wakes control after news.
     pub(crate) news: Wake,
@@ -104,7 +102,6 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         Core {
             clock,
             now,
-            commands_ahead: VecDeque::with_capacity(commands.capacity()),
             commands,
             reports,
             news,

@@ -182,6 +182,10 @@ pub enum Command<Q, O> {
     /// Stop serving a session: reset its connections, then report [`Report::SessionDetached`].
     DetachSession(SessionId),
     /// Keep early CDC messages for a token that was announced to the peer but is not open yet.
+    ///
+    /// A pass takes a few orders only, so a message may meet the worker before an order that waits in
+    /// the mailbox. Control therefore announces a token only when this was carried out: an LLC message
+    /// of its own that it ordered later (CONFIRM LINK, CONFIRM RKEY) has been answered.
     ReserveConn {
         /// The connection's place.
         conn: ConnId,

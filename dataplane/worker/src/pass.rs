@@ -31,7 +31,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         self.figures.passes += 1;
         let mut work = 0;
         for _ in 0..COMMANDS_PER_PASS {
-            let Some(command) = self.next_command() else {
+            let Some(command) = self.commands.pop() else {
                 break;
             };
             work += 1;

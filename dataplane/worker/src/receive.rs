@@ -138,15 +138,6 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         }
     }
 
-    /// The place of a token. It is valid on the link of its connection only: no peer can touch
-    /// another's.
-    #[inline]
-    fn place_of(&self, id: LinkId, token: u32) -> Option<usize> {
-        let index = token_index(token)?;
-        let place = self.conns.get(index)?;
-        (place.token == token && place.link == id).then_some(index)
-    }
-
     #[inline]
     fn handle_cdc(&mut self, id: LinkId, bytes: &[u8]) -> Option<ConnId> {
         let Ok(message) = cdc::Repr::parse(bytes) else {
@@ -156,16 +147,16 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         self.figures.cdc_received += 1;
         // Whoever the message is for: the credits are the link's.
         self.take_returned_credits(id, message.credits);
-        let mut known = self.place_of(id, message.token);
-        if known.is_none() {
-            self.look_for_reservations();
-            known = self.place_of(id, message.token);
-        }
-        let Some(index) = known else {
+        let place = token_index(message.token)
+            .filter(|index| *index < self.conns.len())
+            .map(|index| (index, &mut self.conns[index]));
+        // A token is valid on the link of its connection only: no peer can touch another's.
+        let Some((index, place)) =
+            place.filter(|(_, place)| place.token == message.token && place.link == id)
+        else {
             self.figures.unknown_tokens += 1;
             return None;
         };
-        let place = &mut self.conns[index];
         match &mut place.held {
             Held::Open(open) => {
                 if open.proto.handle_cdc(&message).is_err() {

@@ -134,6 +134,9 @@ impl Book {
             self.object(|| format!("{tag:?} was opened while {stage:?}"));
         }
         self.end(tag).stage = Stage::Open;
+        if self.end(tag.peer()).stage == Stage::Lost {
+            self.half_open.push(tag);
+        }
         if self.end(tag.peer()).stage != Stage::Coming {
             self.figures.conns += 1;
         }

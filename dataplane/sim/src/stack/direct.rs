@@ -202,9 +202,9 @@ impl Direct {
         }
     }
 
-    /// Whether orders wait for room in the mailbox.
-    pub(crate) fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty()
+    /// Whether the worker has orders that it has not carried out.
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.backlog.is_empty() || self.orders.slots() < self.options.mailbox.0
     }
 
     /// Whether orders or news wait for control.

@@ -10,6 +10,24 @@ use crate::net::End;
 use crate::options::{Ns, US};
 use crate::stack::NoStack;
 
+/// Why control resets a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    /// Somebody wishes it.
+    Wish,
+    /// Its other end came to nothing.
+    HalfOpen,
+}
+
+impl Why {
+    fn text(self) -> &'static str {
+        match self {
+            Why::Wish => "control aborted it",
+            Why::HalfOpen => "its other end came to nothing",
+        }
+    }
+}
+
 /// Something that happens at a time.
 #[derive(Debug)]
 pub(super) enum Action {
@@ -34,7 +52,7 @@ pub(super) enum Action {
     /// A TCP connection is reset.
     Reset { pipe: usize, tag: Tag },
     /// Control resets a connection.
-    Abort(Tag, &'static str),
+    Abort(Tag, Why),
     /// A stack is not polled for a while.
     Pause,
     /// An adapter keeps completions to itself for a while.
@@ -68,10 +86,13 @@ impl Action {
     /// Whether it still happens when the time of faults is over.
     pub(super) fn is_needed(&self) -> bool {
         match self {
-            Action::Open { .. } | Action::Begin { .. } | Action::Tell { .. } => true,
+            Action::Open { .. }
+            | Action::Begin { .. }
+            | Action::Tell { .. }
+            | Action::Abort(_, Why::HalfOpen) => true,
             Action::Arrive
             | Action::Reset { .. }
-            | Action::Abort(..)
+            | Action::Abort(_, Why::Wish)
             | Action::Pause
             | Action::Withhold
             | Action::Crash
@@ -243,7 +264,8 @@ impl World {
         book.fault("stop", index, String::new);
     }
 
-    fn abort(&mut self, tag: Tag, why: &'static str) {
+    fn abort(&mut self, tag: Tag, why: Why) {
+        let why = why.text();
         let stack = lock(&self.book).end(tag).stack;
         let is_open = lock(&self.book).end(tag).stage == Stage::Open;
         if let Some(stack) = self.stacks[stack].as_mut().filter(|_| is_open) {

@@ -3,7 +3,7 @@
 use pollux_proto::link::Role;
 
 use super::World;
-use super::agenda::Action;
+use super::agenda::{Action, Why};
 use crate::book::lock;
 use crate::checker::stream::{Honesty, Route, Stage, Tag};
 use crate::net::{End, Net};
@@ -100,17 +100,18 @@ impl World {
         if excuse.is_none() && is_ample {
             book.object(|| format!("{tag:?} was refused without a cause: {why}"));
         }
-        drop(book);
-        self.half_open(tag.peer());
+        if book.end(tag.peer()).stage == Stage::Open {
+            book.half_open.push(tag.peer());
+        }
     }
 
-    /// The other end of a connection came to nothing. If this one is open, its program hears it from
+    /// The other end of a connection came to nothing, and this one is open: its program hears it from
     /// TCP sooner or later, and gives up.
-    pub(super) fn half_open(&mut self, tag: Tag) {
-        let stage = lock(&self.book).end(tag).stage;
-        if stage == Stage::Open {
+    pub(super) fn give_half_open_up(&mut self) {
+        let half_open = std::mem::take(&mut lock(&self.book).half_open);
+        for tag in half_open {
             let after = self.numbers.below(200 * US);
-            self.schedule(after, Action::Abort(tag, "its other end came to nothing"));
+            self.schedule(after, Action::Abort(tag, Why::HalfOpen));
         }
     }
 }

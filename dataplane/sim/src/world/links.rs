@@ -3,7 +3,7 @@
 use pollux_worker::{Command, ConnId, OpenConn};
 
 use super::World;
-use super::agenda::Action;
+use super::agenda::{Action, Why};
 use crate::book::lock;
 use crate::checker::stream::{Route, Stage, Tag};
 use crate::options::{Control, Ns, US};
@@ -204,7 +204,7 @@ impl World {
         if self.numbers.chance(self.options.faults.abort_chance) {
             let tag = self.numbers.pick(&tags);
             let after = self.numbers.below(self.options.faults_until);
-            self.schedule(after, Action::Abort(tag, "control aborted it"));
+            self.schedule(after, Action::Abort(tag, Why::Wish));
         }
     }
 
@@ -247,9 +247,9 @@ impl World {
             (peer.stage == Stage::Lost, peer.stack)
         };
         let gives_up = is_lost && self.numbers.flip();
-        let waits = |direct: &mut Direct| direct.has_backlog();
+        let waits = |direct: &mut Direct| direct.has_orders();
         if self.direct(peer).is_some_and(waits) {
-            // The peer's reservation is not in its mailbox yet, so it has not announced its token.
+            // The peer's reservation may not have been carried out, so it has not announced its token.
             let (stack, after) = (index, US);
             let action = Action::Open {
                 stack,
