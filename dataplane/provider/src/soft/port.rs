@@ -253,8 +253,9 @@ impl Port {
         first
     }
 
-    pub(crate) fn publish_rnr_nak(&self) {
-        self.rnr_naks.store(self.rnr_naks.load() + 1);
+    /// Says how many there were. The count is the caller's: what stands in the port is for the peer.
+    pub(crate) fn publish_rnr_naks(&self, total: u64) {
+        self.rnr_naks.store(total);
     }
 
     pub(crate) fn publish_may_sleep(&self, sleep: Sleep) {

@@ -322,7 +322,7 @@ impl Core {
     fn not_ready(&mut self, now: u64) -> Outcome {
         let naks = self.rnr.map_or(0, |rnr| rnr.naks).saturating_add(1);
         self.stats.rnr_naks_sent += 1;
-        self.port.publish_rnr_nak();
+        self.port.publish_rnr_naks(self.stats.rnr_naks_sent);
         let retry = self
             .link
             .as_ref()
