@@ -26,7 +26,7 @@ fn descriptors(of: &Value) -> Vec<u64> {
 fn connections_beyond_one_link_group_are_all_served_and_leave_no_descriptor() {
     let report = measured(&[
         "--open",
-        "300",
+        "600",
         "--active",
         "8",
         "--rounds",
@@ -36,10 +36,10 @@ fn connections_beyond_one_link_group_are_all_served_and_leave_no_descriptor() {
         "--cycle",
         "40",
         "--burst",
-        "100",
+        "500",
     ]);
-    // 300 connections need two groups of 255.
-    assert!(report["groups"].as_u64().unwrap() >= 2, "{report}");
+    // 600 connections need three groups of 255.
+    assert!(report["groups"].as_u64().unwrap() >= 3, "{report}");
     for part in ["cycle", "burst"] {
         let [before, after] = ["before", "after"].map(|when| descriptors(&report[part][when]));
         assert_eq!(before, after, "{part}: {report}");
