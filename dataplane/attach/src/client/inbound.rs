@@ -122,6 +122,13 @@ enum LoopState {
     Armed,
 }
 
+/// Whether a listener has got a connection since the event loop was last told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListenerNews {
+    None,
+    Untold,
+}
+
 /// How a read went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadStep {
@@ -151,6 +158,7 @@ pub(super) struct Inbound {
     loop_slots: VecDeque<u16>,
     loop_events: VecDeque<(RequestId, TcpStream, Answer)>,
     loop_told_gone: bool,
+    listener_news: ListenerNews,
     next_number: u64,
 }
 
@@ -177,6 +185,7 @@ impl Inbound {
             loop_slots: VecDeque::new(),
             loop_events: VecDeque::new(),
             loop_told_gone: false,
+            listener_news: ListenerNews::None,
             next_number: 0,
         }
     }
@@ -358,7 +367,9 @@ impl Inbound {
             Some(Asker::Listener(number, tcp)) => match self.listeners.get_mut(&number) {
                 Some(done) => {
                     done.push_back((tcp, answer));
+                    self.listener_news = ListenerNews::Untold;
                     self.wake_waiters(|interest| interest == Interest::Listener(number));
+                    self.nudge_loop(shared);
                 }
                 None => shared.abandon(&answer),
             },
@@ -526,7 +537,8 @@ impl Inbound {
 
     /// Announces that the event loop sleeps, unless there is something for it.
     pub(super) fn arm_loop(&mut self, shared: &Shared) -> bool {
-        if self.has_loop_events(shared) {
+        let news = std::mem::replace(&mut self.listener_news, ListenerNews::None);
+        if self.has_loop_events(shared) || news == ListenerNews::Untold {
             return false;
         }
         self.event_loop = LoopState::Armed;

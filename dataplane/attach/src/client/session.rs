@@ -75,7 +75,8 @@ pub struct RequestId(pub(super) u32);
 pub enum Armed {
     /// It may: [`Session::event_fd`] becomes readable when something happens.
     Idle,
-    /// Something has happened: call [`Session::poll_events`] again.
+    /// Something has happened: call [`Session::poll_events`] again, and [`Listener::accept`] of
+    /// listeners that must not wait. A connection that a listener has got is told of once.
     Pending,
 }
 

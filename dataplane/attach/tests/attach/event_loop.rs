@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 
 use pollux_attach::client::{Armed, Blocking, Session, SessionOptions, Stream, StreamEvent};
 use pollux_attach::message::Role;
@@ -314,4 +314,32 @@ fn dropped_stream_is_not_reported_any_more() {
         .wait(&mut events, Some(std::time::Duration::from_millis(2)))
         .expect("wait");
     assert!(events.is_empty(), "{events:?}");
+}
+
+/// The appliance's word on a connection may be read by any call, so the loop that reads it must not
+/// sleep before the listener was asked again.
+#[test]
+fn a_loop_does_not_sleep_over_a_connection_that_its_listener_has_to_give_out() {
+    let appliance = Appliance::start(Plan {
+        policy: Policy::Echo,
+        ..Plan::default()
+    });
+    let session = Session::open(appliance.path(), &sleepy()).expect("session");
+    let listener = session.listen("127.0.0.1:0").expect("listen");
+    listener.set_blocking(Blocking::Never);
+    let _client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    // Hands the connection to the appliance.
+    assert_eq!(
+        listener.accept().expect_err("nothing is decided").kind(),
+        ErrorKind::WouldBlock
+    );
+    assert_eq!(session.arm(), Armed::Idle);
+    let mut fds = [PollFd::from_borrowed_fd(session.event_fd(), PollFlags::IN)];
+    rustix::event::poll(&mut fds, None).expect("poll");
+    let mut events = Vec::new();
+    session.poll_events(&mut events);
+    assert!(events.is_empty(), "{events:?}");
+    assert_eq!(session.arm(), Armed::Pending, "somebody has to accept");
+    assert!(listener.accept().expect("decided").0.is_accelerated());
+    assert_eq!(session.arm(), Armed::Idle);
 }
