@@ -80,6 +80,8 @@ pub(crate) struct Core<G: PollGroup, A: App, C> {
     pub(crate) timers: TimerWheel,
     /// Links with work posted since their last doorbell.
     pub(crate) touched: Vec<LinkId>,
+    /// Links that have failed and whose connections are still to be reset.
+    pub(crate) failing: Vec<LinkId>,
     /// The operator's word on inline data.
     pub(crate) inline: InlineRule,
     /// Links that have room and connections that wait for it.
@@ -122,6 +124,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             active_sessions: Vec::with_capacity(usize::from(limits.sessions)),
             timers: TimerWheel::new(conns, now),
             touched: Vec::with_capacity(usize::from(limits.links)),
+            failing: Vec::with_capacity(usize::from(limits.links)),
             inline: InlineRule::ALL,
             roomy: Vec::with_capacity(usize::from(limits.links)),
             poll: PollMode::Busy,
@@ -319,9 +322,11 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
                 self.fail_link(link, WcStatus::General);
             }
         }
+        self.reset_failing();
     }
 
-    /// Declares a link dead: every connection on it is reset and served, control is told once.
+    /// Declares a link dead: nothing is sent on it any more, control is told once. Its connections are
+    /// reset by [`Core::reset_failing`]: the messages of the same batch of completions came before.
     #[cold]
     pub(crate) fn fail_link(&mut self, link: LinkId, status: WcStatus) {
         let Some(entry) = self.link_mut(link) else {
@@ -330,11 +335,24 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
         if entry.state != LinkState::Up {
             return;
         }
-        entry.state = LinkState::Failed(status);
+        entry.state = LinkState::Failing(status);
         entry.covered.clear();
         entry.llc_backlog.clear();
-        self.reset_conns_of(link);
+        self.failing.push(link);
         self.report(Report::LinkFailed { link, status });
+    }
+
+    /// Resets the connections of links that have failed, once what had come before is delivered.
+    #[inline]
+    pub(crate) fn reset_failing(&mut self) {
+        while let Some(link) = self.failing.pop() {
+            if let Some(entry) = self.link_mut(link)
+                && let LinkState::Failing(status) = entry.state
+            {
+                entry.state = LinkState::Failed(status);
+                self.reset_conns_of(link);
+            }
+        }
     }
 
     /// Resets every connection of a link and queues it, so that its owner learns of it.

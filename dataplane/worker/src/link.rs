@@ -23,7 +23,9 @@ pub(crate) struct Covered {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LinkState {
     Up,
-    /// A work request failed; waits for control to take the queue pair back.
+    /// A work request failed; what came before it is still being delivered.
+    Failing(WcStatus),
+    /// Its connections are reset; waits for control to take the queue pair back.
     Failed(WcStatus),
 }
 

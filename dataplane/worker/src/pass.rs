@@ -96,6 +96,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
             }
         }
         self.completions = completions;
+        self.reset_failing();
         count
     }
 

@@ -60,7 +60,7 @@ impl<G: PollGroup, A: App, C: Clock> Core<G, A, C> {
     fn handle_message(&mut self, id: LinkId, completion: Completion) -> Option<ConnId> {
         let slot = (completion.wr_id.0 & !RECEIVE) as u32;
         let link = self.links[usize::from(id.0)].as_deref_mut()?;
-        if link.state != LinkState::Up {
+        if let LinkState::Failed(_) = link.state {
             return None;
         }
         // Copied before it is judged: the slot is memory that the device may write again.

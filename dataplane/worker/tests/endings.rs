@@ -3,6 +3,7 @@
 mod common;
 
 use std::convert::Infallible;
+use std::sync::atomic::Ordering;
 
 use common::{ManualClock, Node, PingNode, Sizes, connect, pair, ping};
 use pollux_attach::layout::{Layout, Shape};
@@ -375,5 +376,77 @@ fn workers_that_spin_just_too_short_lose_no_wake_up() {
     // About as long as an answer takes, so that arming and the answer meet at every distance.
     for spin_ns in [0, 500, 2000, 5000, 20_000] {
         play(PollMode::Adaptive, spin_ns, 1500);
+    }
+}
+
+/// Writes to its connections when ordered, and counts what it reads.
+#[derive(Default)]
+struct Counting {
+    read: usize,
+}
+
+impl App for Counting {
+    /// To how many connections.
+    type Order = u16;
+    type Report = Infallible;
+
+    fn order<I: Io>(&mut self, conns: u16, io: &mut I) -> Option<Infallible> {
+        for conn in 0..conns {
+            assert_eq!(io.write(ConnId(conn), &[7; 100]), 100);
+        }
+        None
+    }
+
+    fn opened<I: Io>(&mut self, _: ConnId, _: u64, _: &mut I) {}
+
+    fn ready<I: Io>(
+        &mut self,
+        conn: ConnId,
+        _: u64,
+        _: EventSet,
+        io: &mut I,
+    ) -> Option<Infallible> {
+        while let count @ 1.. = io.read(conn, &mut [0; 64]) {
+            self.read += count;
+        }
+        None
+    }
+
+    fn closed(&mut self, _: ConnId, _: u64, _: ConnOutcome) -> Option<Infallible> {
+        None
+    }
+}
+
+#[test]
+fn what_came_before_a_queue_pair_failed_is_delivered_before_the_link_fails() {
+    let clock = ManualClock::default();
+    for conns in 1..=4 {
+        let sizes = Sizes {
+            conns,
+            ..Sizes::default()
+        };
+        let apps = [Counting::default(), Counting::default()];
+        let mut nodes = pair(sizes, apps, &clock, WaitSpec::default());
+        for conn in 0..conns {
+            connect(&mut nodes, conn, [0, 0]);
+        }
+        for _ in 0..10 {
+            for node in &mut nodes {
+                let _ = node.worker.pass();
+            }
+        }
+        let [mut a, mut b] = nodes;
+        b.send(Command::App(conns));
+        let _ = b.worker.pass();
+        a.breaks.store(true, Ordering::Relaxed);
+        for _ in 0..4 {
+            let _ = a.worker.pass();
+        }
+        assert_eq!(a.worker.app().read, 100 * usize::from(conns));
+        let mut failed = 0;
+        while let Some(report) = a.news.pop() {
+            failed += usize::from(matches!(report, Report::LinkFailed { .. }));
+        }
+        assert_eq!(failed, 1);
     }
 }

@@ -4,7 +4,8 @@ use pollux_proto::conn::ConnParams;
 use pollux_proto::credit::Credits;
 use pollux_provider::soft::{DeviceOptions, Fabric, Personality, SoftDevice, SoftGroup, SoftQp};
 use pollux_provider::{
-    Access, Device, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpKind, QpSpec, RtrAttr, RtsAttr,
+    Access, Completion, Device, Layer, Layered, Mr, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex,
+    QpKind, QpSpec, RtrAttr, RtsAttr, WcStatus,
 };
 use pollux_ring::{Pages, Pool, Region, Segment, Wake, WakeSet, spsc};
 use pollux_worker::{
@@ -13,10 +14,28 @@ use pollux_worker::{
     alert_token,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) type Orders<A> = spsc::Producer<Command<SoftQp, <A as App>::Order>>;
 pub(crate) type News<A> = spsc::Consumer<Report<SoftQp, <A as App>::Report>>;
+
+/// What the workers of these tests poll.
+pub(crate) type Group = Layered<SoftGroup, Breaks>;
+
+/// Lets the only queue pair fail when told, in the same batch of completions as what it has delivered
+/// until then.
+pub(crate) struct Breaks(Arc<AtomicBool>);
+
+impl Layer<SoftGroup> for Breaks {
+    fn reap(&mut self, group: &mut SoftGroup, now: u64, into: &mut [Completion]) -> usize {
+        let count = group.reap(now, into);
+        if !self.0.swap(false, Ordering::Relaxed) {
+            return count;
+        }
+        group.fail(QpIndex(0), WcStatus::RetryExceeded);
+        count + group.reap(now, &mut into[count..])
+    }
+}
 
 /// A clock that only moves when told to, shared by all who hold a clone.
 #[derive(Clone, Default)]
@@ -79,7 +98,10 @@ impl Default for Sizes {
 /// One side: a device, a worker, and what control keeps.
 pub(crate) struct Node<A: App, C: Clock> {
     pub(crate) device: SoftDevice,
-    pub(crate) worker: Worker<SoftGroup, A, C>,
+    pub(crate) worker: Worker<Group, A, C>,
+    /// Set, it lets the queue pair fail when the worker next asks for completions.
+    #[allow(dead_code, reason = "few tests let it fail")]
+    pub(crate) breaks: Arc<AtomicBool>,
     pub(crate) orders: Orders<A>,
     pub(crate) news: News<A>,
     #[allow(dead_code, reason = "only tests in which workers sleep wake them")]
@@ -129,8 +151,9 @@ impl<A: App, C: Clock> Node<A, C> {
         let qpn = qp.qpn();
         let (orders, worker_orders) = spsc::channel(64);
         let (worker_news, news) = spsc::channel(256);
-        let mailbox: Mailbox<SoftGroup, A> =
-            (worker_orders, worker_news, Wake::new().expect("wake"));
+        let breaks = Arc::new(AtomicBool::new(false));
+        let group = Layered::new(group, Breaks(Arc::clone(&breaks)));
+        let mailbox: Mailbox<Group, A> = (worker_orders, worker_news, Wake::new().expect("wake"));
         let limits = WorkerLimits {
             conns: sizes.conns,
             links: 2,
@@ -156,6 +179,7 @@ impl<A: App, C: Clock> Node<A, C> {
         Node {
             device,
             worker,
+            breaks,
             orders,
             news,
             wake,
