@@ -155,7 +155,9 @@ impl World<'_> {
                 self.say(which, CALLS[call].as_bytes());
             }
             8 => self.say_much(which, input.byte()),
-            9 | 10 => self.turn(),
+            9 | 10 => {
+                self.turn();
+            }
             11 => self.hear(which),
             12 => self.complete(input.byte()),
             13 => {
@@ -224,8 +226,9 @@ impl World<'_> {
         }
     }
 
-    /// The reactor's events, until there are none.
-    fn turn(&mut self) {
+    /// The reactor's events, until there are none; whether it came to that. Many lines at once take
+    /// more than one turn, since the server carries out only so many of a client before others.
+    fn turn(&mut self) -> bool {
         for _ in 0..ROUNDS_MAX {
             let mut events = Vec::new();
             self.bed
@@ -233,13 +236,14 @@ impl World<'_> {
                 .wait(Some(Duration::ZERO), &mut events)
                 .expect("waiting");
             if events.is_empty() {
-                return;
+                return true;
             }
             for event in &events {
                 assert!(self.bed.server.owns(event.token));
                 self.handle(event);
             }
         }
+        false
     }
 
     fn handle(&mut self, event: &Event) {
@@ -283,16 +287,19 @@ impl World<'_> {
     }
 
     fn finish(mut self) {
+        // A line takes a byte at least, and a turn that is cut short carries out a line a round.
+        let said: usize = self.clients.iter().map(|client| client.said.len()).sum();
+        let rounds_max = ROUNDS_MAX + said / ROUNDS_MAX;
         // Twice, because an answer that was taken makes room for a request that was held back.
         let (mut quiet, mut rounds) = (0, 0);
         while quiet < 2 {
             rounds += 1;
-            assert!(rounds <= ROUNDS_MAX, "it does not come to rest");
-            self.turn();
+            assert!(rounds <= rounds_max, "it does not come to rest");
+            let rests = self.turn();
             for which in 0..self.clients.len() {
                 self.hear(which);
             }
-            let is_quiet = self.owner.begun.is_empty() && self.bed.server.is_idle();
+            let is_quiet = rests && self.owner.begun.is_empty() && self.bed.server.is_idle();
             quiet = if is_quiet { quiet + 1 } else { 0 };
             while !self.owner.begun.is_empty() {
                 self.complete(0);
@@ -302,7 +309,7 @@ impl World<'_> {
             judge(client);
         }
         self.clients.clear();
-        self.turn();
+        assert!(self.turn(), "clients that are gone keep it busy");
         assert_eq!(self.bed.server.client_count(), 0, "a client is left behind");
         assert!(self.owner.begun.is_empty(), "a call without an end");
     }
