@@ -269,6 +269,11 @@ impl World<'_> {
         }
     }
 
+    /// Bytes that all clients together have heard.
+    fn heard(&self) -> usize {
+        self.clients.iter().map(|client| client.heard.len()).sum()
+    }
+
     /// An answer that was promised, or one that nobody waits for.
     fn complete(&mut self, which: u8) {
         let Some(ticket) = self.owner.begun.iter().nth(usize::from(which & 7)).copied() else {
@@ -290,16 +295,19 @@ impl World<'_> {
         // A line takes a byte at least, and a turn that is cut short carries out a line a round.
         let said: usize = self.clients.iter().map(|client| client.said.len()).sum();
         let rounds_max = ROUNDS_MAX + said / ROUNDS_MAX;
-        // Twice, because an answer that was taken makes room for a request that was held back.
+        // Twice in which nothing is heard: an answer that was taken makes room for a request that was
+        // held back.
         let (mut quiet, mut rounds) = (0, 0);
         while quiet < 2 {
             rounds += 1;
             assert!(rounds <= rounds_max, "it does not come to rest");
             let rests = self.turn();
+            let before = self.heard();
             for which in 0..self.clients.len() {
                 self.hear(which);
             }
-            let is_quiet = rests && self.owner.begun.is_empty() && self.bed.server.is_idle();
+            let is_silent = rests && self.heard() == before;
+            let is_quiet = is_silent && self.owner.begun.is_empty() && self.bed.server.is_idle();
             quiet = if is_quiet { quiet + 1 } else { 0 };
             while !self.owner.begun.is_empty() {
                 self.complete(0);
