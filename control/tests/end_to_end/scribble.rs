@@ -1,13 +1,13 @@
 //! A program that writes whatever it likes over all of its session's memory, all the time, while it
 //! sends, beside a stream of another program on the same worker. It can harm nobody but itself.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use pollux_attach::client::{Session, SessionOptions, Stream};
@@ -25,8 +25,33 @@ const LINES_BYTES: usize = 40 << 10;
 const MESSAGE_MAX: usize = 3000;
 /// Sessions that must have been ended for what was scribbled: otherwise no harm was tried.
 const FAULTS_MIN: u64 = 3;
-/// Length of a phase with or without harm.
+/// Length of a phase of one conduct.
 const PHASE: Duration = Duration::from_millis(250);
+/// Longest life of a session of the scribbling program.
+const SESSION_LIFE: Duration = Duration::from_millis(100);
+
+/// What the scribbling program does beside the stream that must not suffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conduct {
+    /// Nothing.
+    Still,
+    /// All that it does otherwise, but over its own memory.
+    Peace,
+    /// It scribbles over its session's memory.
+    Harm,
+}
+
+impl Conduct {
+    const ALL: [Conduct; 3] = [Conduct::Still, Conduct::Peace, Conduct::Harm];
+
+    fn word(self) -> &'static str {
+        match self {
+            Conduct::Still => "still",
+            Conduct::Peace => "peace",
+            Conduct::Harm => "harm",
+        }
+    }
+}
 
 /// What the scribbling thread writes over: the session's memory, or as much of its own.
 struct Target {
@@ -84,8 +109,22 @@ fn stand_between(
     }
 }
 
-/// One session, from its Hello until the appliance has had enough of it.
-fn session_in_ruins(attach: &Path, through: SocketAddr, target: &Target, numbers: &mut Numbers) {
+/// Whether a stream may carry more.
+fn is_alive(result: io::Result<usize>) -> bool {
+    match result {
+        Ok(count) => count > 0,
+        Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+    }
+}
+
+/// One session, from its Hello until it has lived long enough, or the appliance has had enough of it.
+fn session(
+    attach: &Path,
+    through: SocketAddr,
+    target: &Target,
+    harms: bool,
+    numbers: &mut Numbers,
+) {
     let Ok(theirs) = packet::connect(attach) else {
         return;
     };
@@ -98,6 +137,9 @@ fn session_in_ruins(attach: &Path, through: SocketAddr, target: &Target, numbers
     std::thread::scope(|scope| {
         scope.spawn(|| stand_between((&ours, &theirs), &memory, &gone));
         let scribble = || {
+            if !harms {
+                return;
+            }
             let segment = memory.lock().expect("no panic").clone();
             *target.session.lock().expect("no panic") = segment;
         };
@@ -116,13 +158,18 @@ fn session_in_ruins(attach: &Path, through: SocketAddr, target: &Target, numbers
                 .collect();
             scribble();
             let timeout = Some(Duration::from_millis(5));
-            for mut stream in &streams {
+            for stream in &streams {
                 let _ = stream.set_write_timeout(timeout);
                 let _ = stream.set_read_timeout(timeout);
-                for _ in 0..20 {
+            }
+            let begun = Instant::now();
+            let mut alive = !streams.is_empty();
+            while alive && begun.elapsed() < SESSION_LIFE {
+                alive = false;
+                for mut stream in &streams {
                     let bytes = vec![7; 1 + numbers.next() as usize % 9000];
-                    let _ = stream.write(&bytes);
-                    let _ = stream.read(&mut [0; 4096]);
+                    alive |= is_alive(stream.write(&bytes));
+                    alive |= is_alive(stream.read(&mut [0; 4096]));
                 }
             }
         }
@@ -133,8 +180,8 @@ fn session_in_ruins(attach: &Path, through: SocketAddr, target: &Target, numbers
 
 /// Not a story of its own: the program that
 /// `a_program_that_scribbles_over_its_memory_harms_no_stream_of_another` starts. Its words come as
-/// filters, as those of `death::program_that_is_killed`. A line on its standard input, `harm` or
-/// `none`, says what to do from then on.
+/// filters, as those of `death::program_that_is_killed`. A line on its standard input, the word of a
+/// [`Conduct`], says what to do from then on.
 #[test]
 fn program_that_scribbles() {
     let word = |name: &str| {
@@ -149,30 +196,46 @@ fn program_that_scribbles() {
         session: Mutex::new(None),
         own: Segment::create("own", 4 << 20, Pages::Off).expect("memory"),
     });
-    let harm = Arc::new(AtomicBool::new(false));
-    let scribbled = Arc::clone(&target);
-    std::thread::spawn(move || {
+    let busy = Arc::new(AtomicBool::new(false));
+    let (scribbled, is_busy) = (Arc::clone(&target), Arc::clone(&busy));
+    let scribbling = std::thread::spawn(move || {
         let mut numbers = Numbers::new(1);
         loop {
-            scribbled.scribble(&mut numbers);
-            std::thread::yield_now();
-        }
-    });
-    let wish = Arc::clone(&harm);
-    std::thread::spawn(move || {
-        let mut numbers = Numbers::new(2);
-        loop {
-            if wish.load(Ordering::Relaxed) {
-                session_in_ruins(&attach, through, &target, &mut numbers);
-            } else {
+            if is_busy.load(Ordering::Relaxed) {
+                scribbled.scribble(&mut numbers);
                 std::thread::yield_now();
+            } else {
+                std::thread::park();
             }
         }
     });
+    let (tell, orders) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            let conduct = Conduct::ALL.into_iter().find(|c| c.word() == line);
+            tell.send(conduct.expect("a word")).expect("it listens");
+        }
+    });
     println!("\nready");
-    for line in std::io::stdin().lines() {
-        harm.store(line.is_ok_and(|line| line == "harm"), Ordering::Relaxed);
-        println!("done");
+    let (mut conduct, mut numbers) = (Conduct::Still, Numbers::new(2));
+    loop {
+        let order = match conduct {
+            Conduct::Still => match orders.recv() {
+                Ok(order) => Some(order),
+                Err(_) => return,
+            },
+            _ => orders.try_recv().ok(),
+        };
+        if let Some(order) = order {
+            conduct = order;
+            busy.store(conduct != Conduct::Still, Ordering::Relaxed);
+            scribbling.thread().unpark();
+            println!("done");
+        }
+        if conduct != Conduct::Still {
+            let harms = conduct == Conduct::Harm;
+            session(&attach, through, &target, harms, &mut numbers);
+        }
     }
 }
 
@@ -210,8 +273,8 @@ impl Scribbler {
         assert!(lines.any(|line| line == wanted), "the scribbler is gone");
     }
 
-    fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("it listens");
+    fn order(&mut self, conduct: Conduct) {
+        writeln!(self.orders, "{}", conduct.word()).expect("it listens");
         self.until("done");
     }
 }
@@ -282,29 +345,38 @@ fn a_program_that_scribbles_over_its_memory_harms_no_stream_of_another() {
     assert!(stream.is_accelerated());
     let mut scribbler = Scribbler::start(&a, through);
     let mut numbers = Numbers::new(3);
-    let (mut quiet, mut harmed) = (Vec::new(), Vec::new());
+    let mut took = Conduct::ALL.map(|_| Vec::new());
     let faults = || a.stat("sessions.faults");
     let begun = Instant::now();
     // The test runner ends a run in which nothing is ever noticed.
     while begun.elapsed().as_secs_f64() < seconds || faults() < FAULTS_MIN {
-        for (order, took) in [("none", &mut quiet), ("harm", &mut harmed)] {
-            scribbler.order(order);
+        for (conduct, took) in Conduct::ALL.into_iter().zip(&mut took) {
+            scribbler.order(conduct);
             took.extend(exchange(&stream, &mut numbers, PHASE));
         }
     }
     drop(scribbler);
     let faults = faults();
-    let (quiet_p50, quiet_p99) = quantiles(&mut quiet);
-    let (harmed_p50, harmed_p99) = quantiles(&mut harmed);
     eprintln!(
-        "{faults} sessions ended for what they had scribbled; the other program's stream, median and \
-         p99: {quiet_p50:?} {quiet_p99:?} beside a program as busy with its own memory, {harmed_p50:?} \
-         {harmed_p99:?} beside the scribbling one: x{:.2}, x{:.2} ({} and {} messages)",
-        harmed_p50.as_secs_f64() / quiet_p50.as_secs_f64(),
-        harmed_p99.as_secs_f64() / quiet_p99.as_secs_f64(),
-        quiet.len(),
-        harmed.len()
+        "{faults} sessions ended for what they had scribbled; the other program's stream beside it:"
     );
+    let mut peace = [1.0, 1.0];
+    for (conduct, took) in Conduct::ALL.into_iter().zip(&mut took) {
+        let (p50, p99) = quantiles(took);
+        let now = [p50, p99].map(|time| time.as_secs_f64());
+        if conduct == Conduct::Peace {
+            peace = now;
+        }
+        let (word, count) = (conduct.word(), took.len());
+        let [p50_ratio, p99_ratio] = [now[0] / peace[0], now[1] / peace[1]];
+        match conduct {
+            Conduct::Harm => eprintln!(
+                "  {word}: median {p50:?}, p99 {p99:?} of {count} messages: x{p50_ratio:.2} and \
+                 x{p99_ratio:.2} of peace"
+            ),
+            _ => eprintln!("  {word}: median {p50:?}, p99 {p99:?} of {count} messages"),
+        }
+    }
     // A line a second at most, however often it happens.
     let lines = a.log().matches("a program broke the rules").count();
     let seconds = begun.elapsed().as_secs() as usize;

@@ -376,8 +376,8 @@ impl Inbound {
         }
     }
 
-    /// The appliance is gone: nobody must wait any more.
-    fn gone(&mut self, shared: &Shared) {
+    /// The appliance is gone, or nothing can be said to it: nobody must wait any more.
+    pub(super) fn gone(&mut self, shared: &Shared) {
         shared.set_gone();
         let requests: Vec<u32> = self.requests.keys().copied().collect();
         for request in requests {

@@ -238,6 +238,11 @@ impl Outbound {
         self.flush_control(control);
     }
 
+    /// Whether nothing can be submitted any more, because the memory was written over.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.submitter.is_damaged()
+    }
+
     /// Whether the worker must be woken to see what was submitted. Contains a full fence.
     #[inline]
     pub(super) fn must_wake(&self) -> WakeNeeded {

@@ -28,6 +28,9 @@ use crate::shared::{ProgramSide, SlotState, SubmissionOp};
 const SEGMENT_BYTES_MAX: usize = 1 << 40;
 /// How long a call that must not wait stands by while the worker makes room for submissions.
 const PUSH_PATIENCE: Duration = Duration::from_millis(10);
+/// How long the end of a stream stands by for room in the submission ring. No error can tell of it
+/// there, and a worker that runs makes room within microseconds.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// Fruitless polls of an event loop after which the core is offered to others: a few microseconds.
 const POLLS_PER_YIELD: u32 = 64;
 /// Fruitless calls between two looks at whether the appliance still lives.
@@ -226,7 +229,7 @@ impl Session {
         &self.shared.layout
     }
 
-    /// Whether the appliance is known to be gone. Nothing but a new session helps then.
+    /// Whether the appliance is known to be gone, or the session's memory was found damaged. Nothing but a new session helps then.
     pub fn is_gone(&self) -> bool {
         self.shared.is_gone()
     }
@@ -538,10 +541,9 @@ impl Shared {
 
     /// Submits what found no room, as far as there is room now.
     pub(super) fn push_held_now(&self) {
-        let mut outbound = self.outbound();
+        let outbound = self.outbound();
         if outbound.has_held() {
-            outbound.flush(&self.cells, self.control.as_fd());
-            self.wake_worker(outbound);
+            self.flush(outbound);
         }
     }
 
@@ -550,15 +552,14 @@ impl Shared {
     pub(super) fn push_held(&self, patience: Patience) {
         let mut end = None;
         while !self.is_gone() {
-            let mut outbound = self.outbound();
+            let outbound = self.outbound();
             if !outbound.has_held() {
                 return;
             }
-            outbound.flush(&self.cells, self.control.as_fd());
-            self.wake_worker(outbound);
+            self.flush(outbound);
             let now = Instant::now();
-            let end = *end.get_or_insert(now + PUSH_PATIENCE);
-            if patience == Patience::Brief && now >= end {
+            let end = end.get_or_insert_with(|| patience.end(now));
+            if end.is_some_and(|end| now >= end) {
                 return;
             }
             if self.is_time_to_look()
@@ -569,15 +570,40 @@ impl Shared {
             rustix::thread::sched_yield();
         }
     }
+
+    fn flush(&self, mut outbound: MutexGuard<'_, Outbound>) {
+        outbound.flush(&self.cells, self.control.as_fd());
+        let is_damaged = outbound.is_damaged();
+        self.wake_worker(outbound);
+        if is_damaged {
+            self.inbound().gone(self);
+        }
+    }
 }
 
-/// How long a call stands by for room in the submission ring.
+/// How long a call stands by for room in the submission ring. What found none by then is submitted
+/// by a later call of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
     /// As long as it takes, or until the appliance is gone.
     UntilDone,
-    /// [`PUSH_PATIENCE`]; a later call of the session goes on.
+    /// Until then.
+    Until(Instant),
+    /// [`PUSH_PATIENCE`].
     Brief,
+    /// [`CLOSE_PATIENCE`].
+    Close,
+}
+
+impl Patience {
+    fn end(self, now: Instant) -> Option<Instant> {
+        match self {
+            Patience::UntilDone => None,
+            Patience::Until(end) => Some(end),
+            Patience::Brief => Some(now + PUSH_PATIENCE),
+            Patience::Close => Some(now + CLOSE_PATIENCE),
+        }
+    }
 }
 
 fn connect_error(path: &Path, error: io::Error) -> OpenError {

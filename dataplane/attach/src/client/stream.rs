@@ -583,13 +583,14 @@ impl Accelerated {
         }
     }
 
-    /// How long calls stand by for room in the submission ring.
+    /// How long writes stand by for room in the submission ring.
     fn patience(&self) -> Patience {
         if self.is_nonblocking() {
-            Patience::Brief
-        } else {
-            Patience::UntilDone
+            return Patience::Brief;
         }
+        let deadline = |timeout| Instant::now().checked_add(timeout);
+        let deadline = self.timeouts().write.and_then(deadline);
+        deadline.map_or(Patience::UntilDone, Patience::Until)
     }
 
     fn readiness(&self) -> Readiness {
@@ -614,7 +615,10 @@ impl Drop for Accelerated {
     fn drop(&mut self) {
         self.shared.inbound().unwatch(self.slot);
         self.shared.release(self.slot, SubmissionOp::Close);
-        self.shared.push_held(self.patience());
+        self.shared.push_held(match self.is_nonblocking() {
+            true => Patience::Brief,
+            false => Patience::Close,
+        });
     }
 }
 

@@ -56,7 +56,7 @@ impl Shared {
             return Ok(Waited::Ready);
         }
         // Nobody else submits what found no room, and nobody tells when there is some.
-        self.push_held(Patience::UntilDone);
+        self.push_held(deadline.map_or(Patience::UntilDone, Patience::Until));
         self.sleep(interest, extra, deadline)
     }
 

@@ -38,6 +38,7 @@ impl ProgramSide {
             submitter: Submitter {
                 lines: LineWriter::new(segment.clone(), submissions_at, submission_lines)?,
                 taken: segment.read_word(SUBMISSIONS_TAKEN)?,
+                damaged: false,
                 worker_sleeps: SleepView::new(segment.read_word(WORKER_SLEEPS)?),
             },
             events: EventReader {
@@ -60,6 +61,7 @@ pub struct SubmissionRingFull;
 pub struct Submitter {
     lines: LineWriter<Lines>,
     taken: ReadWord,
+    damaged: bool,
     worker_sleeps: SleepView<ReadWord>,
 }
 
@@ -112,11 +114,17 @@ impl Submitter {
         }
     }
 
+    /// Whether a count of the worker was found that cannot be: the memory was written over, by a
+    /// mistake of the program or of the appliance. The ring stays full then, for good or until the
+    /// count is right again.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
     #[cold]
     fn refresh(&mut self) -> bool {
-        // A count that is impossible leaves the ring full; the worker is trusted, but a program
-        // must not write over lines because of a mistake there.
-        self.lines.refresh(self.taken.load_acquire()).is_ok() && self.lines.free() > 0
+        self.damaged = self.lines.refresh(self.taken.load_acquire()).is_err();
+        !self.damaged && self.lines.free() > 0
     }
 }
 

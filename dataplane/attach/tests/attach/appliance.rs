@@ -76,10 +76,12 @@ impl Default for Plan {
 /// Orders of a test.
 enum Order {
     Stop,
-    /// Does nothing until the sender of the receiver is dropped.
-    Freeze(Receiver<()>),
+    /// Says so, and does nothing until the sender of the receiver is dropped.
+    Freeze(Sender<()>, Receiver<()>),
     /// Tells the slots in use and the violations seen.
     Report(Sender<Report>),
+    /// Hands out the memory of the first session.
+    Memory(Sender<Segment>),
 }
 
 #[derive(Debug, Clone, Default)]
@@ -131,10 +133,11 @@ impl Appliance {
         }
     }
 
-    /// Stops all work until the returned value is dropped.
+    /// Stops all work, from now on, until the returned value is dropped.
     pub(crate) fn freeze(&self) -> Sender<()> {
-        let (thaw, frozen) = channel();
-        self.order(Order::Freeze(frozen));
+        let ((thaw, frozen), (ready, is_ready)) = (channel(), channel());
+        self.order(Order::Freeze(ready, frozen));
+        is_ready.recv().expect("an appliance");
         thaw
     }
 
@@ -142,6 +145,13 @@ impl Appliance {
         let (sender, receiver) = channel();
         self.order(Order::Report(sender));
         receiver.recv().expect("report")
+    }
+
+    /// The memory of the first session.
+    pub(crate) fn memory(&self) -> Segment {
+        let (sender, receiver) = channel();
+        self.order(Order::Memory(sender));
+        receiver.recv().expect("a session")
     }
 
     fn order(&self, order: Order) {
@@ -274,7 +284,8 @@ impl World {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Stop => self.stopped = true,
-                Order::Freeze(frozen) => {
+                Order::Freeze(ready, frozen) => {
+                    let _ = ready.send(());
                     let _ = frozen.recv();
                 }
                 Order::Report(sender) => {
@@ -283,6 +294,9 @@ impl World {
                     self.report.sessions =
                         self.sessions.iter().filter(|session| session.alive).count();
                     let _ = sender.send(self.report.clone());
+                }
+                Order::Memory(sender) => {
+                    let _ = sender.send(self.sessions[0].segment.clone());
                 }
             }
         }

@@ -19,6 +19,7 @@ use crate::support::{echo, session, sleepy, tcp_pair};
 const SLOTS: u16 = 3;
 const BUFFER: u32 = 4096;
 /// Where the documented layout has its words and lines.
+const SUBMISSIONS_TAKEN: usize = 384;
 const EVENTS_TAKEN: usize = 512;
 const SUBMISSIONS: usize = 1024;
 const SUBMISSION_LINES: usize = 256;
@@ -272,6 +273,40 @@ fn inline_bytes_land_in_the_sndbuf_also_across_its_end() {
         (&end[..], &start[..22], start[22]),
         (&bytes[..10], &bytes[10..], 0)
     );
+}
+
+#[test]
+fn a_program_that_finds_its_memory_damaged_gives_the_session_up() {
+    for count in [u64::MAX, 1 << 40, 3] {
+        let appliance = Appliance::start(Plan {
+            policy: Policy::Echo,
+            ..Plan::default()
+        });
+        let session = session(&appliance);
+        let stream = echo(&session);
+        let memory = appliance.memory();
+        // Twice round, so that the program has seen a count.
+        for _ in 0..2 * SUBMISSION_LINES {
+            (&stream).write_all(b"x").expect("write");
+            (&stream).read_exact(&mut [0]).expect("read");
+        }
+        stream.set_blocking(Blocking::Never).expect("mode");
+        let thaw = appliance.freeze();
+        memory
+            .copy_in(SUBMISSIONS_TAKEN, &count.to_le_bytes())
+            .expect("inside");
+        // Fills the ring, so that it looks at the count.
+        let mut result = Ok(());
+        for _ in 0..SUBMISSION_LINES + 2 {
+            result = result.and((&stream).write_all(b"x"));
+        }
+        assert!(session.is_gone(), "{count} lines taken");
+        result.expect_err("nobody takes it");
+        stream.set_blocking(Blocking::Wait).expect("mode");
+        let other = session.upgrade(tcp_pair().0, Role::Client);
+        other.expect_err("no session");
+        drop((stream, thaw));
+    }
 }
 
 #[test]

@@ -396,6 +396,60 @@ fn close_that_finds_the_ring_full_is_delivered_by_a_later_call() {
 }
 
 #[test]
+fn a_read_with_a_timeout_ends_in_time_although_the_ring_is_full() {
+    let appliance = Appliance::start(Plan {
+        policy: Policy::Echo,
+        ..Plan::default()
+    });
+    let session = session(&appliance);
+    let stream = echo(&session);
+    stream.set_blocking(Blocking::Never).expect("mode");
+    let thaw = appliance.freeze();
+    for _ in 0..300 {
+        (&stream).write_all(b"fill").expect("room in the sndbuf");
+    }
+    stream.set_blocking(Blocking::Wait).expect("mode");
+    let timeout = Some(Duration::from_millis(5));
+    stream.set_read_timeout(timeout).expect("a timeout");
+    stream.set_write_timeout(timeout).expect("a timeout");
+    let error = (&stream).read(&mut [0]).expect_err("nothing came");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    // What is written in the meantime counts as written: it goes when there is room.
+    (&stream).write_all(b"more").expect("room in the sndbuf");
+    let other = stream;
+    drop(thaw);
+    other.set_read_timeout(None).expect("no timeout");
+    let mut back = [0; 1204];
+    (&other).read_exact(&mut back).expect("read");
+    assert!(back.ends_with(b"fillmore"));
+    assert_eq!(appliance.report().violations, []);
+}
+
+#[test]
+fn a_stream_is_dropped_although_the_appliance_does_nothing() {
+    let appliance = Appliance::start(Plan {
+        policy: Policy::Echo,
+        ..Plan::default()
+    });
+    let session = session(&appliance);
+    let (stream, other) = (echo(&session), echo(&session));
+    stream.set_blocking(Blocking::Never).expect("mode");
+    let thaw = appliance.freeze();
+    for _ in 0..300 {
+        (&stream).write_all(b"fill").expect("room in the sndbuf");
+    }
+    stream.set_blocking(Blocking::Wait).expect("mode");
+    drop(stream);
+    drop(thaw);
+    (&other).write_all(b"x").expect("write");
+    (&other).read_exact(&mut [0]).expect("read");
+    while appliance.report().used_slots > 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(appliance.report().violations, []);
+}
+
+#[test]
 fn urgent_bytes_arrive_in_line_and_are_announced() {
     let (_appliance, client, mut server) = pair(Plan::default(), &sleepy());
     assert_eq!(client.write_urgent(b"!").expect("urgent"), 1);
