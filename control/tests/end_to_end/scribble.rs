@@ -146,6 +146,9 @@ fn session(
         let options = SessionOptions {
             name: "scribbler".to_string(),
             slots: 4,
+            // Never sleeps, in peace neither: what is compared is what is done to the appliance, not
+            // what such a program leaves of a small machine's cores.
+            spin: Duration::from_secs(1),
             upgrade_timeout: Duration::from_millis(200),
             ..SessionOptions::default()
         };
