@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use pollux_provider::soft::{Census, SoftDevice, SoftQp};
 use pollux_provider::{
     Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
-    GroupId, Layered, ModifyError, Mr, PollGroupSpec, Qp, QpSpec, Region, RegisterError, RtrAttr,
-    RtsAttr,
+    Errno, GroupId, Layered, ModifyError, Mr, PollGroupSpec, Qp, QpSpec, QpState, Region,
+    RegisterError, RtrAttr, RtsAttr,
 };
 
 use crate::book::{Shared, lock};
@@ -71,6 +71,11 @@ impl SimDevice {
         }
     }
 
+    /// Whether the device refuses what it is asked for.
+    fn refuses(&self, kind: &'static str) -> bool {
+        lock(&self.adapter).refuses(kind)
+    }
+
     /// Live objects.
     pub(crate) fn census(&self) -> Census {
         self.soft.census()
@@ -96,6 +101,10 @@ impl Device for SimDevice {
         len: usize,
         access: Access,
     ) -> Result<Mr, RegisterError> {
+        if self.refuses("registration refused") {
+            let errno = Errno::NOMEM;
+            return Err(RegisterError::System { len, errno });
+        }
         let mr = self.soft.register(region, offset, len, access)?;
         let (lkey, rkey, addr) = (mr.lkey(), mr.rkey(), mr.addr());
         lock(&self.registry).0.insert(lkey.0, region.clone());
@@ -113,6 +122,14 @@ impl Device for SimDevice {
     }
 
     fn create_qp(&self, group: GroupId, spec: &QpSpec) -> Result<SoftQp, CreateQpError> {
+        if self.refuses("queue pair refused") {
+            // No matter of inline data, so that it is not tried with less.
+            return Err(CreateQpError {
+                errno: Errno::MFILE,
+                asked: spec.caps,
+                hint: "the world refuses it".to_owned(),
+            });
+        }
         self.soft.create_qp(group, spec)
     }
 
@@ -121,6 +138,13 @@ impl Device for SimDevice {
     }
 
     fn to_rtr(&self, qp: &mut SoftQp, attr: &RtrAttr) -> Result<(), ModifyError> {
+        if self.refuses("path refused") {
+            return Err(ModifyError::System {
+                qpn: qp.qpn(),
+                to: QpState::Rtr,
+                errno: Errno::HOSTUNREACH,
+            });
+        }
         self.soft.to_rtr(qp, attr)?;
         if let Some(peer) = stack_of(attr.peer_gid) {
             lock(&self.adapter).connect(qp.qpn(), (peer, attr.peer_qpn));

@@ -218,6 +218,18 @@ impl Adapter {
         queued.into_iter().chain(bells).chain(receives).min()
     }
 
+    /// Whether the device refuses what control asks of it, if it is time: nobody's connections have to
+    /// come about or last then.
+    pub(crate) fn refuses(&mut self, kind: &'static str) -> bool {
+        let refuses = self.is_faulty() && self.numbers.chance(self.faults.device_chance);
+        if refuses {
+            let mut book = lock(&self.book);
+            book.excuse_stack(self.stack, "a device refused something");
+            book.fault(kind, self.stack, String::new);
+        }
+        refuses
+    }
+
     fn is_faulty(&self) -> bool {
         self.temper == Temper::Faulty
     }

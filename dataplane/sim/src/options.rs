@@ -119,6 +119,14 @@ pub struct FaultOptions {
     pub stop_every: Ns,
     /// Chance per connection that its TCP connection is reset at some time (only with handshakes).
     pub reset_chance: u32,
+    /// Mean time between two times in which a stack stands still for seconds, so that its peers give
+    /// it up (only with handshakes).
+    pub freeze_every: Ns,
+    /// Chance per call that a device refuses a queue pair, a registration or a path (only with
+    /// handshakes).
+    pub device_chance: u32,
+    /// Mean time between two changes of the operator's word on inline data.
+    pub tune_every: Ns,
     /// How long control leaves news lying at most.
     pub control_delay: Ns,
     /// Chance per connection that control aborts it at some time.
@@ -211,6 +219,8 @@ impl Options {
             && faults.abort_chance == 0
             && faults.stop_every == 0
             && faults.reset_chance == 0
+            && faults.freeze_every == 0
+            && faults.device_chance == 0
             && faults.liar.is_none()
     }
 
@@ -228,6 +238,8 @@ impl Options {
         if self.control == Control::Direct {
             self.faults.stop_every = 0;
             self.faults.reset_chance = 0;
+            self.faults.freeze_every = 0;
+            self.faults.device_chance = 0;
         }
         for stack in &mut self.stacks {
             // A byte at a time is slow: a world has to end.
@@ -245,14 +257,7 @@ impl Options {
 
 fn stack(numbers: &mut Numbers, control: Control) -> StackOptions {
     let inline_bytes = numbers.pick(&INLINE);
-    let inline = match numbers.below(4) {
-        0 => InlineRule::OFF,
-        1 => InlineRule {
-            messages: numbers.between(0, 128) as u32,
-            writes: numbers.between(0, 256) as u32,
-        },
-        _ => InlineRule::ALL,
-    };
+    let inline = inline_rule(numbers);
     let credits = if numbers.chance(600_000) {
         Credits::On
     } else {
@@ -294,6 +299,18 @@ fn stack(numbers: &mut Numbers, control: Control) -> StackOptions {
     }
 }
 
+/// What an operator may say of inline data.
+pub(crate) fn inline_rule(numbers: &mut Numbers) -> InlineRule {
+    match numbers.below(4) {
+        0 => InlineRule::OFF,
+        1 => InlineRule {
+            messages: numbers.between(0, 128) as u32,
+            writes: numbers.between(0, 256) as u32,
+        },
+        _ => InlineRule::ALL,
+    }
+}
+
 fn faults(numbers: &mut Numbers, liar: Option<usize>) -> FaultOptions {
     let often = numbers.pick(&[20 * US, 200 * US, 2 * MS]);
     let mut some = |share: u32, value: Ns| if numbers.chance(share) { value } else { 0 };
@@ -310,6 +327,9 @@ fn faults(numbers: &mut Numbers, liar: Option<usize>) -> FaultOptions {
     let abort = some(200_000, 1) as u32;
     let stop_every = some(120_000, often * 20);
     let reset = some(150_000, 1) as u32;
+    let freeze_every = some(80_000, often * 50);
+    let device = some(100_000, 1) as u32;
+    let tune_every = some(200_000, often);
     FaultOptions {
         pause_every,
         pause_max: numbers.pick(&[10 * US, 500 * US, 20 * MS]),
@@ -325,6 +345,9 @@ fn faults(numbers: &mut Numbers, liar: Option<usize>) -> FaultOptions {
         crash_max: numbers.pick(&[100 * US, 5 * MS]),
         control_delay: control_delay * numbers.pick(&[20 * US, MS, 10 * MS]),
         stop_every,
+        freeze_every,
+        device_chance: device * numbers.pick(&[10_000, 200_000]),
+        tune_every,
         reset_chance: reset * numbers.pick(&[100_000, 500_000]),
         abort_chance: abort * numbers.pick(&[100_000, 500_000]),
         liar,

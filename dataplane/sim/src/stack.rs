@@ -10,7 +10,7 @@ mod managed;
 use std::convert::Infallible;
 
 use pollux_provider::soft::SoftQp;
-use pollux_worker::{Command, Progress, Report, Snapshot, Worker};
+use pollux_worker::{Command, InlineRule, Progress, Report, Snapshot, Worker};
 
 pub(crate) use self::direct::Direct;
 pub(crate) use self::managed::Managed;
@@ -170,6 +170,14 @@ impl Stack {
         match &mut self.control {
             Control::Direct(direct) => direct.send(Command::App(order)),
             Control::Managed(managed) => managed.order(order),
+        }
+    }
+
+    /// What goes inline from now on.
+    pub(crate) fn set_inline(&mut self, rule: InlineRule) {
+        match &mut self.control {
+            Control::Direct(direct) => direct.send(Command::SetInline(rule)),
+            Control::Managed(managed) => managed.set_inline(rule),
         }
     }
 

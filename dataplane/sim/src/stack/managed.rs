@@ -18,7 +18,7 @@ use pollux_provider::soft::Census;
 use pollux_ring::{Pages, Wake};
 use pollux_wire::clc::VendorOptions;
 use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
-use pollux_worker::{WaitSpec, WorkerLimits};
+use pollux_worker::{InlineRule, WaitSpec, WorkerLimits};
 
 use super::{LINKS, NoStack, SimWorker, Word, or};
 use crate::book::{Book, Event as Noted, Shared, lock};
@@ -159,6 +159,10 @@ impl Managed {
 
     pub(crate) fn order(&mut self, order: Order) {
         self.plane.order(0, order);
+    }
+
+    pub(crate) fn set_inline(&mut self, rule: InlineRule) {
+        self.plane.set_inline(0, rule);
     }
 
     pub(crate) fn ask_snapshot(&mut self) {

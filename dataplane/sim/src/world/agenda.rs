@@ -7,7 +7,7 @@ use super::World;
 use crate::book::lock;
 use crate::checker::stream::{Stage, Tag};
 use crate::net::End;
-use crate::options::{Ns, US};
+use crate::options::{MS, Ns, S, US, inline_rule};
 use crate::stack::NoStack;
 
 /// Why control resets a connection.
@@ -61,6 +61,10 @@ pub(super) enum Action {
     Crash,
     /// A stack comes to an orderly end.
     Stop,
+    /// A stack stands still for so long that its peers give it up.
+    Freeze,
+    /// An operator changes what goes inline.
+    Tune,
     /// A stack that is gone comes back.
     Revive(usize),
     /// One end of a link learns that the other is gone (direct control).
@@ -78,6 +82,8 @@ impl Action {
             | Action::Withhold
             | Action::Crash
             | Action::Stop
+            | Action::Freeze
+            | Action::Tune
             | Action::Revive(_)
             | Action::Tell { .. } => false,
         }
@@ -97,6 +103,8 @@ impl Action {
             | Action::Withhold
             | Action::Crash
             | Action::Stop
+            | Action::Freeze
+            | Action::Tune
             | Action::Revive(_) => false,
         }
     }
@@ -128,6 +136,8 @@ impl World {
         self.schedule_next(faults.withhold_every, Action::Withhold);
         self.schedule_next(faults.crash_every, Action::Crash);
         self.schedule_next(faults.stop_every, Action::Stop);
+        self.schedule_next(faults.freeze_every, Action::Freeze);
+        self.schedule_next(faults.tune_every, Action::Tune);
     }
 
     /// Does what is due.
@@ -169,9 +179,12 @@ impl World {
                 }
             }
             Action::Tell { cable, side } => self.tell(cable, side),
-            Action::Pause | Action::Withhold | Action::Crash | Action::Stop => {
-                self.befall(action);
-            }
+            Action::Pause
+            | Action::Withhold
+            | Action::Crash
+            | Action::Stop
+            | Action::Freeze
+            | Action::Tune => self.befall(action),
         }
         Ok(())
     }
@@ -214,6 +227,18 @@ impl World {
                 self.stop(index);
                 faults.stop_every
             }
+            Action::Freeze => {
+                self.freeze(index);
+                faults.freeze_every
+            }
+            Action::Tune => {
+                let rule = inline_rule(&mut self.numbers);
+                if let Some(stack) = &mut self.stacks[index] {
+                    stack.set_inline(rule);
+                }
+                lock(&self.book).fault("inline rule changed", index, || format!("{rule:?}"));
+                faults.tune_every
+            }
             Action::Arrive
             | Action::Open { .. }
             | Action::Begin { .. }
@@ -247,6 +272,15 @@ impl World {
         lock(&self.board).adapters[index] = None;
         lock(&self.book).lose_stack(index, why);
         self.forget_ends_of(index, life);
+    }
+
+    /// A stack stands still for seconds: handshakes run out of time, TEST LINK goes unanswered.
+    fn freeze(&mut self, index: usize) {
+        let pause = self.numbers.between(S, 45 * S);
+        self.paused_until[index] = self.now() + pause;
+        let mut book = lock(&self.book);
+        book.excuse_stack(index, "a stack stood still for seconds");
+        book.fault("freeze", index, || format!("for {} ms", pause / MS));
     }
 
     /// A stack begins its orderly end.
