@@ -122,7 +122,7 @@ fn session(
     attach: &Path,
     through: SocketAddr,
     target: &Target,
-    harms: bool,
+    conduct: Conduct,
     numbers: &mut Numbers,
 ) {
     let Ok(theirs) = packet::connect(attach) else {
@@ -137,7 +137,7 @@ fn session(
     std::thread::scope(|scope| {
         scope.spawn(|| stand_between((&ours, &theirs), &memory, &gone));
         let scribble = || {
-            if !harms {
+            if conduct != Conduct::Harm {
                 return;
             }
             let segment = memory.lock().expect("no panic").clone();
@@ -236,8 +236,7 @@ fn program_that_scribbles() {
             println!("done");
         }
         if conduct != Conduct::Still {
-            let harms = conduct == Conduct::Harm;
-            session(&attach, through, &target, harms, &mut numbers);
+            session(&attach, through, &target, conduct, &mut numbers);
         }
     }
 }

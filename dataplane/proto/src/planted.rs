@@ -20,16 +20,19 @@ pub enum Bug {
     /// The only connection that waits for its link is not looked at when there is room again
     /// (`worker/src/core.rs`).
     MissedWakeUp,
+    /// A worker goes to sleep over what came before it asked to be woken (`worker/src/wait.rs`).
+    SleepsOver,
 }
 
 impl Bug {
     /// Every fault.
-    pub const ALL: [Bug; 5] = [
+    pub const ALL: [Bug; 6] = [
         Bug::LostCredit,
         Bug::OffByOneAtTheWrap,
         Bug::CdcBeforeWrite,
         Bug::ClearedAfterReuse,
         Bug::MissedWakeUp,
+        Bug::SleepsOver,
     ];
 
     /// Its name on a command line.
@@ -41,6 +44,7 @@ impl Bug {
             Bug::CdcBeforeWrite => "cdc-before-write",
             Bug::ClearedAfterReuse => "cleared-after-reuse",
             Bug::MissedWakeUp => "missed-wake-up",
+            Bug::SleepsOver => "sleeps-over",
         }
     }
 }

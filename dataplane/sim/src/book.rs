@@ -72,6 +72,8 @@ pub struct Figures {
     pub worlds: u64,
     /// Passes of workers.
     pub steps: u64,
+    /// Sleeps of workers.
+    pub sleeps: u64,
     /// Connections opened on both sides.
     pub conns: u64,
     /// Ends whose handshake led to no connection.
@@ -95,6 +97,7 @@ impl Figures {
     pub fn add(&mut self, other: &Figures) {
         self.worlds += other.worlds;
         self.steps += other.steps;
+        self.sleeps += other.sleeps;
         self.conns += other.conns;
         self.refused += other.refused;
         self.delivered += other.delivered;

@@ -99,9 +99,10 @@ fn tell(seed: u64, lines: usize) -> std::io::Result<bool> {
     }
     writeln!(
         out,
-        "{} steps, {} connections, {} delivered whole, {} B read, {} posts, {} times not ready, \
+        "{} steps, {} sleeps, {} connections, {} delivered whole, {} B read, {} posts, {} times not ready, \
          credits counted {} times, digest {digest:#018x}",
         figures.steps,
+        figures.sleeps,
         figures.conns,
         figures.delivered,
         figures.bytes,
@@ -187,11 +188,12 @@ fn report(summary: &Summary, time: Duration) -> std::io::Result<bool> {
     let figures = &summary.figures;
     writeln!(
         out,
-        "{} worlds ({} of them twice), {} steps, {} connections ({} delivered whole), {} B read, \
-         {} posts, {} times not ready, credits counted {} times, {:.1} s",
+        "{} worlds ({} of them twice), {} steps, {} sleeps, {} connections ({} delivered whole), \
+         {} B read, {} posts, {} times not ready, credits counted {} times, {:.1} s",
         figures.worlds,
         summary.repeated,
         figures.steps,
+        figures.sleeps,
         figures.conns,
         figures.delivered,
         figures.bytes,

@@ -48,6 +48,8 @@ pub struct StackOptions {
     pub max_conns: u8,
     /// "Receiver not ready" code asked of peers.
     pub rnr_timer: u8,
+    /// Chance that the worker goes to sleep when a pass found nothing.
+    pub sleep_chance: u32,
 }
 
 /// Who makes links and connections.
@@ -296,6 +298,7 @@ fn stack(numbers: &mut Numbers, control: Control) -> StackOptions {
         },
         max_conns: numbers.pick(&[16, 16, 32, 255]),
         rnr_timer: numbers.pick(&[1, 5, 12]),
+        sleep_chance: numbers.pick(&[0, 20_000, 300_000, 1_000_000]),
     }
 }
 

@@ -10,7 +10,7 @@ mod managed;
 use std::convert::Infallible;
 
 use pollux_provider::soft::SoftQp;
-use pollux_worker::{Command, InlineRule, Progress, Report, Snapshot, Worker};
+use pollux_worker::{Command, InlineRule, Progress, Report, Rest, Snapshot, Worker};
 
 pub(crate) use self::direct::Direct;
 pub(crate) use self::managed::Managed;
@@ -59,6 +59,10 @@ pub(crate) struct Stack {
     pub(crate) index: usize,
     pub(crate) life: u32,
     pub(crate) adapter: Shared<Adapter>,
+    /// Whether the last pass found nothing, so that the worker may go to sleep.
+    is_idle: bool,
+    /// While the worker sleeps: when a timer of its own wakes it.
+    sleeps_until: Option<Ns>,
     book: Shared<Book>,
 }
 
@@ -100,6 +104,8 @@ impl Stack {
             index,
             life,
             adapter,
+            is_idle: false,
+            sleeps_until: None,
             book,
         }
     }
@@ -132,12 +138,58 @@ impl Stack {
         worker.map_or_else(Vec::new, |worker| worker.app().owes().collect())
     }
 
-    /// One pass of the worker. One that is to stop does, with all that is left to do.
-    pub(crate) fn pass(&mut self) -> Progress {
+    /// One pass of the worker, unless it sleeps and nothing wakes it. One that is to stop does, with
+    /// all that is left to do.
+    pub(crate) fn pass(&mut self, now: Ns) -> Progress {
         let Some(worker) = &mut self.worker else {
             return Progress::Idle;
         };
+        if let Some(until) = self.sleeps_until {
+            // What the adapter holds back it announces when it lets it go.
+            let held = lock(&self.adapter).next_due();
+            let is_due = now >= until || held.is_some_and(|held| now >= held);
+            if !is_due && !worker.is_called() {
+                return Progress::Idle;
+            }
+            worker.wake_up();
+            self.sleeps_until = None;
+            lock(&self.book).note(Event::Pass, self.index, &[2], || "wakes up".to_owned());
+        }
         let progress = worker.pass();
+        self.note(progress);
+        progress
+    }
+
+    /// Whether the worker is awake and found nothing when it last looked.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.sleeps_until.is_none() && self.is_idle
+    }
+
+    /// The worker goes to sleep, unless it finds something to do.
+    pub(crate) fn fall_asleep(&mut self, now: Ns) -> Progress {
+        let Some(worker) = &mut self.worker else {
+            return Progress::Idle;
+        };
+        match worker.fall_asleep() {
+            Rest::Awake(found) => {
+                self.note(found);
+                // Its loop goes on with a pass.
+                self.is_idle = false;
+                found
+            }
+            Rest::Asleep { timer } => {
+                let timer = timer.map(|timer| timer.as_nanos() as Ns);
+                self.sleeps_until = Some(timer.map_or(Ns::MAX, |timer| now + timer));
+                let mut book = lock(&self.book);
+                book.figures.sleeps += 1;
+                book.note(Event::Pass, self.index, &[3], || "falls asleep".to_owned());
+                Progress::Idle
+            }
+        }
+    }
+
+    fn note(&mut self, progress: Progress) {
+        self.is_idle = progress == Progress::Idle;
         {
             let mut book = lock(&self.book);
             book.figures.steps += 1;
@@ -154,7 +206,6 @@ impl Stack {
         {
             worker.finish();
         }
-        progress
     }
 
     /// Control's turn: at most `most` pieces of news.

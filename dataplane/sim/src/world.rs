@@ -323,7 +323,16 @@ impl World {
         };
         let stirred = lock(&self.book).stirred;
         let runs = self.worker_paused_until[index] <= now;
-        let mut was_busy = runs && stack.pass() == Progress::Busy;
+        // The others have had their turns since the last pass: what they did is for the last look.
+        let chance = self.options.stacks[index].sleep_chance;
+        let progress = if !runs {
+            Progress::Idle
+        } else if stack.may_sleep() && self.numbers.chance(chance) {
+            stack.fall_asleep(now)
+        } else {
+            stack.pass(now)
+        };
+        let mut was_busy = progress == Progress::Busy;
         was_busy |= lock(&self.book).stirred != stirred;
         let mut words = Vec::new();
         if now >= self.control_at[index] {

@@ -46,5 +46,5 @@ pub use mailbox::{
 pub use pass::Progress;
 pub use session::ServedSession;
 pub use snapshot::{ConnFigures, LinkFigures, Snapshot, WorkerFigures};
-pub use wait::WaitSpec;
+pub use wait::{Rest, WaitSpec};
 pub use worker::Worker;

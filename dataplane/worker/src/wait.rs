@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::core::Core;
 use crate::mailbox::PollMode;
 use crate::pass::Progress;
+use pollux_proto::planted::{Bug, is_planted};
 use pollux_provider::{Armed, PollGroup, Sleep};
 use pollux_ring::WakeSet;
 use std::time::Duration;
@@ -86,29 +87,71 @@ impl Waiting {
         self.sleep(core, app)
     }
 
-    /// Arms every source of work, looks once more, then sleeps: what comes after the look
-    /// signals a descriptor of the set, so no wake-up is lost.
+    /// Sleeps until somebody signals or a timer is due, or finds that there is work after all.
     fn sleep<G: PollGroup, A: App, C: Clock>(
         &mut self,
         core: &mut Core<G, A, C>,
         app: &mut A,
     ) -> Progress {
-        core.arm_sessions();
-        let mut found = Progress::Idle;
-        if core.group.arm(Sleep::May) == Armed::Idle {
-            found = core.pass(app);
-            if found == Progress::Idle && core.may_sleep() {
-                core.figures.sleeps += 1;
-                let timer = core.timers.idle_ns(core.now).map(Duration::from_nanos);
+        self.idle_since = None;
+        match Waiting::fall_asleep(core, app) {
+            Rest::Awake(found) => found,
+            Rest::Asleep { timer } => {
                 let timeout = timer.map_or(SLEEP_MAX, |timer| timer.min(SLEEP_MAX));
                 // A failing wait returns at once: the worker then polls, which is slower but right.
                 let _ = self.wakes.wait(Some(timeout), |_| {});
+                Waiting::wake_up(core);
                 core.read_clock();
+                Progress::Idle
             }
         }
+    }
+
+    /// Arms every source of work and looks once more: what comes after the look signals a
+    /// descriptor of the set, so no wake-up is lost.
+    pub(crate) fn fall_asleep<G: PollGroup, A: App, C: Clock>(
+        core: &mut Core<G, A, C>,
+        app: &mut A,
+    ) -> Rest {
+        core.arm_sessions();
+        let mut found = Progress::Idle;
+        let sleeps_over = is_planted(Bug::SleepsOver);
+        if core.group.arm(Sleep::May) == Armed::Idle || sleeps_over {
+            if !sleeps_over {
+                found = core.pass(app);
+            }
+            if found == Progress::Idle && core.may_sleep() {
+                core.figures.sleeps += 1;
+                let timer = core.timers.idle_ns(core.now).map(Duration::from_nanos);
+                return Rest::Asleep { timer };
+            }
+        }
+        Waiting::wake_up(core);
+        Rest::Awake(found)
+    }
+
+    /// Nobody needs to signal any more.
+    pub(crate) fn wake_up<G: PollGroup, A: App, C: Clock>(core: &mut Core<G, A, C>) {
         core.group.disarm();
         core.disarm_sessions();
-        self.idle_since = None;
-        found
     }
+
+    /// Whether somebody has signalled since the last sleep.
+    pub(crate) fn is_called(&self) -> bool {
+        let mut called = false;
+        let waited = self.wakes.wait(Some(Duration::ZERO), |_| called = true);
+        called || waited.is_err()
+    }
+}
+
+/// What came of going to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// The last look found this, or something inside the worker does not let it sleep.
+    Awake(Progress),
+    /// It sleeps.
+    Asleep {
+        /// When a timer is due, from now; `None` without timers.
+        timer: Option<Duration>,
+    },
 }

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::core::{Core, Mailbox, WorkerLimits};
 use crate::mailbox::{PollMode, Report};
 use crate::pass::Progress;
-use crate::wait::{WaitSpec, Waiting};
+use crate::wait::{Rest, WaitSpec, Waiting};
 use pollux_provider::PollGroup;
 use pollux_ring::WakeSet;
 
@@ -55,6 +55,23 @@ impl<G: PollGroup, A: App, C: Clock> Worker<G, A, C> {
     pub fn pass(&mut self) -> Progress {
         self.core.read_clock();
         self.core.pass(&mut self.app)
+    }
+
+    /// Puts the worker to sleep, as its loop does after fruitless polling, and returns at once; for
+    /// simulators. A worker that sleeps must be woken by [`Worker::wake_up`] before its next pass.
+    pub fn fall_asleep(&mut self) -> Rest {
+        self.core.read_clock();
+        Waiting::fall_asleep(&mut self.core, &mut self.app)
+    }
+
+    /// Whether somebody has signalled a worker that sleeps.
+    pub fn is_called(&self) -> bool {
+        self.waiting.is_called()
+    }
+
+    /// Ends what [`Worker::fall_asleep`] began.
+    pub fn wake_up(&mut self) {
+        Waiting::wake_up(&mut self.core);
     }
 
     /// The application inside.

@@ -83,6 +83,7 @@ pub(crate) struct Direct {
     options: StackOptions,
     orders: Producer<Orders>,
     backlog: VecDeque<Orders>,
+    worker_wake: Wake,
     news: Consumer<News>,
     links: BTreeMap<u16, LinkEnd>,
     conns: BTreeMap<u16, ConnEnd>,
@@ -146,6 +147,8 @@ impl Direct {
             sessions: 1,
         };
         let wakes = WakeSet::new().map_err(or("a wake set"))?;
+        wakes.add(&wake, 0).map_err(or("a wake set"))?;
+        let worker_wake = wake.try_clone().map_err(or("a wake descriptor"))?;
         let worker = Worker::new(
             group,
             player,
@@ -164,6 +167,7 @@ impl Direct {
             options: options.clone(),
             orders,
             backlog: VecDeque::new(),
+            worker_wake,
             news,
             links: BTreeMap::new(),
             conns: BTreeMap::new(),
@@ -200,6 +204,8 @@ impl Direct {
                 break;
             }
         }
+        // Full is a signal that is still there.
+        let _ = self.worker_wake.signal();
     }
 
     /// Whether the worker has orders that it has not carried out.

@@ -224,7 +224,7 @@ impl World {
         stack.ask_snapshot();
         let mut words = Vec::new();
         for _ in 0..SNAPSHOT_PASSES {
-            stack.pass();
+            stack.pass(now);
             words.extend(stack.control(now, 8));
             let taken = words
                 .iter()
