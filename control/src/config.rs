@@ -199,8 +199,8 @@ impl Default for WorkersConfig {
             cores: CoreChoice::Auto,
             poll: PollChoice::Auto,
             spin_us: 50,
-            conns_max: 1024,
-            links_max: 64,
+            conns_max: 16_384,
+            links_max: 256,
             lock_dir: PathChoice::Auto,
         }
     }

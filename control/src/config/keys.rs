@@ -541,7 +541,8 @@ const WORKERS: &[Key<Config>] = &[
             min: 1,
             max: 65_535,
         },
-        about: "Connections that a worker has room for; its tables are made at start.",
+        about: "Connections that a worker has room for; its tables are made at start and take about 100 \
+bytes each.",
         get: |c| Setting::count(c.workers.conns_max),
         set: |c, found, limits| found.count(limits).map(|max| c.workers.conns_max = max),
     },
