@@ -159,6 +159,17 @@ impl Dispatch {
             .into_bytes()
     }
 
+    /// The last word to a client that has nothing under way, when there is no room for another one.
+    pub(super) fn makes_room(limit: usize) -> Vec<u8> {
+        let what = format!(
+            "{limit} clients are connected, which is the limit, and this one was silent for longest; \
+             connect again"
+        );
+        failure(Value::Null, RpcError::busy(what))
+            .to_string()
+            .into_bytes()
+    }
+
     /// Takes an answer that comes late. Gives the client that waits for one answer less now, and the
     /// reply that is due to it, if any.
     pub(super) fn complete(

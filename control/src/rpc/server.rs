@@ -47,6 +47,8 @@ pub struct RpcServer {
     dispatch: Dispatch,
     /// Clients accepted so far.
     accepted: u64,
+    /// Events handled so far, by which clients are told apart that were silent for long.
+    events: u64,
     spare: Spare,
 }
 
@@ -56,6 +58,8 @@ struct Client {
     socket: OwnedFd,
     frames: Frames,
     outbox: Vec<u8>,
+    /// The event at which it was last heard of.
+    heard_at: u64,
     /// It has sent everything that it will send.
     input_over: bool,
     interest: Interest,
@@ -79,6 +83,7 @@ impl RpcServer {
             clients: BTreeMap::new(),
             dispatch: Dispatch::default(),
             accepted: 0,
+            events: 0,
             spare: Spare::new(),
         }
     }
@@ -118,10 +123,12 @@ impl RpcServer {
             return;
         }
         let token = event.token;
+        self.events += 1;
         let Some(client) = self.clients.get_mut(&token) else {
             // An event of the same wait that closed the client.
             return;
         };
+        client.heard_at = self.events;
         let mut fate = Fate::Stays;
         if event.readable {
             fate = client.read();
@@ -198,16 +205,17 @@ impl RpcServer {
             tracing::warn!("refused a client on the control socket: {stranger}");
             return;
         }
-        let tokens = self.first_token + 1..=self.first_token + CLIENTS_MAX as u64;
-        let free = tokens
-            .into_iter()
-            .find(|token| !self.clients.contains_key(token));
+        let mut tokens = self.first_token + 1..=self.first_token + CLIENTS_MAX as u64;
+        let free = tokens.find(|token| !self.clients.contains_key(token));
+        let free = free.or_else(|| self.make_room());
         self.accepted += 1;
+        self.events += 1;
         let mut client = Client {
             id: ClientId(self.accepted),
             socket,
             frames: Frames::default(),
             outbox: Vec::new(),
+            heard_at: self.events,
             input_over: false,
             interest: Interest::Read,
         };
@@ -223,6 +231,24 @@ impl RpcServer {
             }
             Err(error) => tracing::warn!("cannot watch a client of the control socket: {error}"),
         }
+    }
+
+    /// Lets the client go that was silent for longest, of those for whom nothing is under way: clients
+    /// that were forgotten must not keep an operator out. Gives its token.
+    fn make_room(&mut self) -> Option<u64> {
+        let dispatch = &self.dispatch;
+        let idle = self.clients.iter().filter(|(_, client)| {
+            client.frames.len() == 0 && client.outbox.is_empty() && dispatch.waiting(client.id) == 0
+        });
+        let (&token, _) = idle.min_by_key(|(_, client)| client.heard_at)?;
+        let mut client = self.clients.remove(&token)?;
+        tracing::info!("a silent client of the control socket makes room for another one");
+        client.say(&Dispatch::makes_room(CLIENTS_MAX));
+        // Its socket has taken all that was said before; if not this, the client sees the end alone.
+        let _ = client.write();
+        let gone = self.dispatch.forget(client.id);
+        debug_assert!(gone.is_empty(), "nothing was under way for it");
+        Some(token)
     }
 
     /// Watches the client for what it waits for now, or lets it go.

@@ -139,7 +139,13 @@ fn many_clients_are_answered_each_with_its_own() {
 #[test]
 fn one_client_too_many_is_told_so_and_closed() {
     let mut world = World::new();
-    let clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| world.connect()).collect();
+    let mut clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| world.connect()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        // Half a request is under way as well.
+        let text = latency(1);
+        let text = &text.as_bytes()[..text.len() - number % 2];
+        client.write_all(text).expect("write");
+    }
     world.run();
     let late = world.connect();
     world.run();
@@ -148,6 +154,39 @@ fn one_client_too_many_is_told_so_and_closed() {
     drop(clients);
     world.run();
     assert_eq!(world.server.client_count(), 0);
+}
+
+#[test]
+fn the_client_that_was_silent_for_longest_makes_room() {
+    let mut world = World::new();
+    let mut clients: Vec<UnixStream> = (0..CLIENTS_MAX).map(|_| world.connect()).collect();
+    world.run();
+    // All have spoken since the second one did.
+    for number in (1..CLIENTS_MAX).chain([0]) {
+        let client = &mut clients[number];
+        client
+            .write_all(ask(7, "link.list").as_bytes())
+            .expect("write");
+        world.run();
+        assert_eq!(line(client)["id"], 7);
+    }
+    let mut late = world.connect();
+    late.write_all(ask(8, "link.list").as_bytes())
+        .expect("write");
+    world.run();
+    assert_eq!(line(&late)["id"], 8);
+    assert_eq!(line(&clients[1])["error"]["code"], RpcError::BUSY);
+    assert!(is_over(&clients[1]));
+    // Nobody else has noticed.
+    for number in (2..CLIENTS_MAX).chain([0]) {
+        let client = &mut clients[number];
+        client
+            .write_all(ask(9, "link.list").as_bytes())
+            .expect("write");
+        world.run();
+        assert_eq!(line(client)["id"], 9);
+    }
+    assert_eq!(world.server.client_count(), CLIENTS_MAX);
 }
 
 #[test]
