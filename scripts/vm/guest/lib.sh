@@ -54,11 +54,13 @@ rxe_up() {
 gids() {
     port=/sys/class/infiniband/rxe0/ports/1
     for place in "$port"/gids/*; do
-        index=${place##*/}
-        gid=$(cat "$place")
+        # The table is long and mostly empty: without a process for each entry.
+        read -r gid <"$place"
         if [ "$gid" != 0000:0000:0000:0000:0000:0000:0000:0000 ]; then
-            echo "$index $gid $(cat "$port/gid_attrs/types/$index")" \
-                "$(cat "$port/gid_attrs/ndevs/$index")"
+            index=${place##*/}
+            read -r type <"$port/gid_attrs/types/$index"
+            read -r interface <"$port/gid_attrs/ndevs/$index"
+            echo "$index $gid $type $interface"
         fi
     done
 }

@@ -36,8 +36,8 @@ pub(crate) struct Plan<'a> {
     pub logs: &'a Path,
     pub memory_mib: u32,
     pub capture: Capture,
-    /// Its end of the link, if there is one.
-    pub link: Option<OwnedFd>,
+    /// Its end of the link.
+    pub link: OwnedFd,
 }
 
 /// A line from a guest, or the end of its virtual machine.
@@ -65,10 +65,8 @@ impl Machine {
         let errors = plan.logs.join(format!("{host}.qemu"));
         let errors =
             File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
-        if let Some(link) = &plan.link {
-            rustix::io::fcntl_setfd(link, FdFlags::empty())
-                .context("cannot hand the link to QEMU")?;
-        }
+        rustix::io::fcntl_setfd(&plan.link, FdFlags::empty())
+            .context("cannot hand the link to QEMU")?;
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", QEMU.0])
             .args(arguments(&plan))
@@ -184,19 +182,17 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         let device = format!("virtserialport,chardev={port},name={port}");
         add(&["-device", &device]);
     }
-    if let Some(link) = &plan.link {
-        let fd = link.as_raw_fd();
-        add(&[
-            "-netdev",
-            &format!("dgram,id=link,local.type=fd,local.str={fd}"),
-        ]);
-        let address = format!("52:54:00:00:00:{:02x}", plan.index + 1);
-        let device = format!("virtio-net-pci,netdev=link,mac={address}");
-        add(&["-device", &device]);
-        if plan.capture == Capture::Yes {
-            let filter = format!("filter-dump,id=capture,netdev=link,file={host}.pcap");
-            add(&["-object", &filter]);
-        }
+    let fd = plan.link.as_raw_fd();
+    add(&[
+        "-netdev",
+        &format!("dgram,id=link,local.type=fd,local.str={fd}"),
+    ]);
+    let address = format!("52:54:00:00:00:{:02x}", plan.index + 1);
+    let device = format!("virtio-net-pci,netdev=link,mac={address}");
+    add(&["-device", &device]);
+    if plan.capture == Capture::Yes {
+        let filter = format!("filter-dump,id=capture,netdev=link,file={host}.pcap");
+        add(&["-object", &filter]);
     }
     line
 }
@@ -206,48 +202,38 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    fn plan(link: Option<OwnedFd>, capture: Capture) -> Vec<String> {
-        arguments(&Plan {
-            index: 1,
+    fn line(index: usize, capture: Capture) -> String {
+        let [link, _] = link().unwrap();
+        let line = arguments(&Plan {
+            index,
             kernel: Path::new("/k"),
             image: Path::new("/i"),
             logs: Path::new("/l"),
             memory_mib: 768,
             capture,
             link,
-        })
+        });
+        line.join(" ")
     }
 
     #[test]
     fn a_host_is_told_who_it_is_and_never_uses_hardware_support() {
-        let line = plan(None, Capture::Yes).join(" ");
-        assert!(
-            line.contains("vm.host=b") && line.contains("-m 768"),
-            "{line}"
-        );
-        assert!(
-            line.contains("tcg,thread=multi") && !line.contains("kvm"),
-            "{line}"
-        );
-        assert!(
-            !line.contains("-netdev") && !line.contains("filter-dump"),
-            "{line}"
-        );
+        let line = line(1, Capture::No);
+        for word in [
+            "vm.host=b",
+            "-m 768",
+            "tcg,thread=multi",
+            "mac=52:54:00:00:00:02",
+        ] {
+            assert!(line.contains(word), "{line}");
+        }
+        assert!(!line.contains("kvm"), "{line}");
     }
 
     #[test]
     fn frames_are_kept_only_where_a_scenario_says_so() {
-        let [one, other] = link().unwrap();
-        assert!(
-            !plan(Some(one), Capture::No)
-                .join(" ")
-                .contains("filter-dump")
-        );
-        let line = plan(Some(other), Capture::Yes).join(" ");
-        assert!(
-            line.contains("file=b.pcap") && line.contains(":02"),
-            "{line}"
-        );
+        assert!(!line(0, Capture::No).contains("filter-dump"));
+        assert!(line(0, Capture::Yes).contains("filter-dump,id=capture,netdev=link,file=a.pcap"));
     }
 
     #[test]
