@@ -27,7 +27,7 @@ use crate::metadata::Metadata;
 use crate::process::find;
 use bench::{Bench, Order, Said, verdict};
 use debian::{Guest, remove};
-use machine::{Machine, News, QEMU};
+use machine::{Machine, News, PANIC, QEMU};
 use scenario::{End, HOSTS, Scenario};
 
 /// The scenarios, below the root.
@@ -77,24 +77,24 @@ pub(crate) struct Count {
 
 /// Whether this machine can run guests; why not, otherwise.
 pub(crate) fn missing() -> Option<String> {
-    if std::env::consts::ARCH != "x86_64" {
-        let own = std::env::consts::ARCH;
+    shortage(std::env::consts::ARCH, |tool| find(tool).is_some())
+}
+
+fn shortage(architecture: &str, is_there: impl Fn(&str) -> bool) -> Option<String> {
+    if architecture != "x86_64" {
         return Some(format!(
-            "virtual machines: guests are x86_64, this machine is {own}"
+            "virtual machines: guests are x86_64, this machine is {architecture}"
         ));
     }
-    let absent: Vec<_> = TOOLS
-        .iter()
-        .filter(|(program, _)| find(program).is_none())
-        .collect();
+    let absent: Vec<_> = TOOLS.iter().filter(|(tool, _)| !is_there(tool)).collect();
     if absent.is_empty() {
         return None;
     }
-    let programs: Vec<_> = absent.iter().map(|(program, _)| *program).collect();
+    let tools: Vec<_> = absent.iter().map(|(tool, _)| *tool).collect();
     let packages: Vec<_> = absent.iter().map(|(_, package)| *package).collect();
     Some(format!(
         "virtual machines: no {} (Debian packages: {})",
-        programs.join(", "),
+        tools.join(", "),
         packages.join(" ")
     ))
 }
@@ -298,9 +298,9 @@ fn show_logs(logs: &Path, hosts: usize) {
         ] {
             let bytes = fs::read(logs.join(format!("{host}.{ending}"))).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
-            let lines = last_lines(&text, LINES_SHOWN);
+            let lines = telling_lines(&text, LINES_SHOWN);
             if !lines.is_empty() {
-                println!("    -- host {host}, {what} at last:");
+                println!("    -- host {host}, {what}:");
                 for line in lines {
                     println!("    {line}");
                 }
@@ -309,11 +309,15 @@ fn show_logs(logs: &Path, hosts: usize) {
     }
 }
 
-/// The last lines that have something in them.
-fn last_lines(text: &str, count: usize) -> Vec<&str> {
+/// The last lines that have something in them; where the kernel gave up, those around that.
+fn telling_lines(text: &str, count: usize) -> Vec<&str> {
     let lines = text.lines().map(str::trim_end);
     let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(count)..].to_vec()
+    let end = match lines.iter().position(|line| line.contains(PANIC)) {
+        Some(panic) => lines.len().min(panic + count.div_ceil(2)),
+        None => lines.len(),
+    };
+    lines[end.saturating_sub(count)..end].to_vec()
 }
 
 #[cfg(test)]
@@ -330,9 +334,27 @@ mod tests {
 
     #[test]
     fn the_end_of_a_log_is_its_last_lines_that_are_not_empty() {
-        assert_eq!(last_lines("a\n\nb\r\nc\n", 2), ["b", "c"]);
-        assert_eq!(last_lines("a", 2), ["a"]);
-        assert_eq!(last_lines("\n", 2), [""; 0]);
+        assert_eq!(telling_lines("a\n\nb\r\nc\n", 2), ["b", "c"]);
+        assert_eq!(telling_lines("a", 2), ["a"]);
+        assert_eq!(telling_lines("\n", 2), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_shown_of_a_panic_is_what_led_to_it_and_its_beginning() {
+        let text = format!("1\n2\n3\n{PANIC}: x\n4\n5\n6\n");
+        let panic = format!("{PANIC}: x");
+        assert_eq!(telling_lines(&text, 4), ["2", "3", &panic, "4"]);
+        assert_eq!(telling_lines(&text, 2), ["3", &panic]);
+    }
+
+    #[test]
+    fn all_that_is_missing_is_named_with_its_packages() {
+        assert_eq!(shortage("x86_64", |_| true), None);
+        let reason = shortage("x86_64", |tool| tool != "xz" && tool != QEMU.0).unwrap();
+        assert!(reason.contains("no qemu-system-x86_64, xz"), "{reason}");
+        assert!(reason.contains("qemu-system-x86 xz-utils"), "{reason}");
+        let reason = shortage("riscv64", |_| true).unwrap();
+        assert!(reason.contains("riscv64"), "{reason}");
     }
 
     #[test]

@@ -176,15 +176,17 @@ impl Fetch {
         Ok(found)
     }
 
-    /// The sources of this release that the machine itself has, as lines for apt.
+    /// The sources of this release that the machine itself has, as lines for apt. It is asked what it
+    /// would fetch, which it knows even where it has never fetched anything.
     fn machine_sources(&self) -> Result<Vec<String>> {
-        let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
-        let line = ["indextargets", "--format", format, "Created-By: Packages"];
-        let output = Command::new("apt-get").args(line).output();
-        let sources = sources(&said("apt-get indextargets", output)?, &self.release);
+        let lists = format!("Dir::State::lists={}/lists", self.folder.display());
+        let output = Command::new("apt-get")
+            .args(["-o", &lists, "update", "--print-uris"])
+            .output();
+        let sources = sources(&said("apt-get update --print-uris", output)?, &self.release);
         ensure!(
             !sources.is_empty(),
-            "apt has no source for {}: `apt-get indextargets` lists none",
+            "apt has no source for {}: `apt-get update --print-uris` names none",
             self.release
         );
         Ok(sources)
@@ -227,6 +229,8 @@ impl Fetch {
             "Acquire::Languages=none".to_owned(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
             "Acquire::Retries=3".to_owned(),
+            // Without it, lists that cannot be fetched are only warned of.
+            "APT::Update::Error-Mode=any".to_owned(),
         ] {
             command.args(["-o", &option]);
         }
@@ -250,23 +254,29 @@ fn said(line: &str, output: std::io::Result<std::process::Output>) -> Result<Str
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// From apt's `URI RELEASE COMPONENT` the lines of a sources list that belong to this release: its
+/// From the addresses that apt would fetch the lines of a sources list that belong to this release: its
 /// own, its updates and its security updates.
-fn sources(targets: &str, release: &str) -> Vec<String> {
+fn sources(addresses: &str, release: &str) -> Vec<String> {
     let options = if Path::new(KEYRING).exists() {
         format!("[signed-by={KEYRING}] ")
     } else {
         String::new()
     };
     let mut sources: Vec<String> = Vec::new();
-    for target in targets.lines() {
-        let [uri, suite, component] = target.split_whitespace().collect::<Vec<_>>()[..] else {
+    for line in addresses.lines() {
+        // 'ADDRESS/dists/SUITE/InRelease' FILE SIZE
+        let address = line
+            .strip_prefix('\'')
+            .and_then(|line| line.split_once('\''));
+        let suite = address
+            .and_then(|(address, _)| address.strip_suffix("/InRelease"))
+            .and_then(|address| address.split_once("/dists/"));
+        let Some((address, suite)) = suite else {
             continue;
         };
         let rest = suite.strip_prefix(release);
-        if component == "main" && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-        {
-            let line = format!("deb {options}{uri} {suite} main");
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
+            let line = format!("deb {options}{address} {suite} main");
             if !sources.contains(&line) {
                 sources.push(line);
             }
@@ -364,15 +374,23 @@ mod tests {
 
     #[test]
     fn only_sources_of_the_release_are_taken_and_each_once() {
-        let targets = "http://x/debian/ bookworm main\nhttp://x/debian/ bookworm main\n\
-                       http://x/debian/ bookworm contrib\nhttp://x/sec/ bookworm-security main\n\
-                       http://y/ nodistro main\nhttp://z/ bookwormish main\nstrange\n";
-        let taken = sources(targets, "bookworm");
+        let address = |address: &str| format!("'http://{address}' file 0 \n");
+        let said = [
+            address("x/debian/dists/bookworm/InRelease"),
+            address("x/debian/dists/bookworm/InRelease"),
+            address("x/debian/dists/bookworm/main/binary-amd64/Packages.xz"),
+            address("x/sec/dists/bookworm-security/InRelease"),
+            address("y/dists/nodistro/InRelease"),
+            address("z/dists/bookwormish/InRelease"),
+            address("z/flat/InRelease"),
+            "strange\n".to_owned(),
+        ];
+        let taken = sources(&said.concat(), "bookworm");
         assert_eq!(taken.len(), 2, "{taken:?}");
-        assert!(taken[0].ends_with("http://x/debian/ bookworm main"));
-        assert!(taken[1].ends_with("http://x/sec/ bookworm-security main"));
+        assert!(taken[0].ends_with("http://x/debian bookworm main"));
+        assert!(taken[1].ends_with("http://x/sec bookworm-security main"));
         let more = backports(&taken, "bookworm").unwrap();
-        assert!(more.ends_with("http://x/debian/ bookworm-backports main"));
+        assert!(more.ends_with("http://x/debian bookworm-backports main"));
         assert!(backports(&taken[1..], "bookworm").is_err());
     }
 

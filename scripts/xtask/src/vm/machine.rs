@@ -20,7 +20,7 @@ use super::scenario::{Capture, End, HOSTS};
 /// The emulator, and the Debian package that brings it.
 pub(crate) const QEMU: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
 /// What the kernel says when it gives up.
-const PANIC: &str = "Kernel panic - not syncing";
+pub(crate) const PANIC: &str = "Kernel panic - not syncing";
 /// Room for frames that one end of the link has sent and the other has not taken yet, in bytes. A
 /// guest that does not get to run for a while must not lose what the other sent meanwhile.
 const LINK_BYTES: usize = 4 << 20;
