@@ -13,7 +13,7 @@ case $HOST in
     a)
         kernel-smc echo 192.0.2.1:7000 --connections 3 &
         echo=$!
-        until_true listens 7000
+        serves 7000 "$echo"
         barrier listening
         wait "$echo"
         ;;

@@ -44,6 +44,14 @@ listens() {
             '$4 == "0A" && $2 ~ ":" port "$" { found = 1 } END { exit !found }'
 }
 
+# serves PORT PROCESS: waits until the process, which this script has started, listens at the port.
+serves() {
+    until listens "$1"; do
+        kill -0 "$2" || fail "the server for port $1 has ended"
+        usleep 50000
+    done
+}
+
 # rxe_up: makes rxe0 of eth0, and waits until its port is active.
 rxe_up() {
     rdma link add rxe0 type rxe netdev eth0
