@@ -13,6 +13,7 @@ mod redis;
 mod steps;
 mod tally;
 mod tidy;
+mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -87,6 +88,8 @@ enum Command {
     },
     /// Lets libFuzzer look for inputs that a parser or a state machine does not stand
     Fuzz(FuzzArguments),
+    /// Scenarios in virtual machines with a kernel that has RDMA and SMC
+    Vm(VmArguments),
     /// The house rules that a program can check
     Tidy,
     /// The licence of every dependency, against the list of allowed ones
@@ -132,6 +135,22 @@ impl FuzzArguments {
             build: fuzz::Build::Fast,
         }
     }
+}
+
+/// What `cargo xtask vm` takes.
+#[derive(clap::Args)]
+struct VmArguments {
+    /// Scenarios, or beginnings of their names before a `-`; all without a name
+    scenarios: Vec<String>,
+    /// Print the scenarios and stop
+    #[arg(long)]
+    list: bool,
+    /// Keep the logs and files of scenarios that held as well
+    #[arg(long)]
+    keep: bool,
+    /// Seconds that each scenario may take once its hosts are up, instead of its own limit
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: Option<u32>,
 }
 
 fn main() -> ExitCode {
@@ -191,6 +210,7 @@ fn run(command: &Command) -> Result<()> {
             steps::swarm(&root, &arguments)
         }
         Command::Fuzz(arguments) => fuzz_command(&root, arguments),
+        Command::Vm(arguments) => vm_command(&root, arguments),
         Command::Tidy => tidy::check(&root, &command_names()),
         Command::Licences => licences::check(&root),
     }
@@ -208,6 +228,27 @@ fn fuzz_command(root: &Path, arguments: &FuzzArguments) -> Result<()> {
             targets.len()
         ),
     }
+}
+
+fn vm_command(root: &Path, arguments: &VmArguments) -> Result<()> {
+    if arguments.list {
+        return vm::print_list(root);
+    }
+    let plan = vm::Plan {
+        scenarios: arguments.scenarios.clone(),
+        limit: arguments
+            .timeout
+            .map(|seconds| Duration::from_secs(seconds.into())),
+        logs: if arguments.keep {
+            vm::Logs::Keep
+        } else {
+            vm::Logs::Remove
+        },
+    };
+    let count = vm::run(root, &plan)?;
+    println!("{} passed, {} failed", count.passed, count.failed);
+    anyhow::ensure!(count.failed == 0, "{} scenarios failed", count.failed);
+    Ok(())
 }
 
 /// End-to-end tests built for release, longer than in the continuous integration.

@@ -70,6 +70,18 @@ pub(crate) const PROGRAMS: &[Program] = &[
         package: "g++",
         mark: "needs_cxx",
     },
+    // No test starts them: step `vm` runs guests with the first and unpacks their kernel's modules
+    // with the second.
+    Program {
+        name: "qemu-system-x86_64",
+        package: "qemu-system-x86",
+        mark: "needs_vm",
+    },
+    Program {
+        name: "xz",
+        package: "xz-utils",
+        mark: "needs_vm",
+    },
 ];
 
 /// Mark of tests that only root can run.

@@ -9,7 +9,7 @@ use crate::metadata::Metadata;
 use crate::process::{self, cargo, find, in_ci, run_tests};
 use crate::programs::{self, Skips};
 use crate::tally::Tally;
-use crate::{command_names, fuzz, licences, tidy};
+use crate::{command_names, fuzz, licences, tidy, vm};
 
 /// One step: a name for the command line and the log, and what it does.
 pub(crate) struct Step {
@@ -86,6 +86,12 @@ const STEPS: &[Step] = &[
         run: sim,
     },
     Step {
+        name: "vm",
+        about: "scenarios in virtual machines with RDMA and SMC",
+        part: Part::Test,
+        run: vm_step,
+    },
+    Step {
         name: "doctests",
         about: "examples in the documentation",
         part: Part::Test,
@@ -129,6 +135,18 @@ struct Run {
     root: PathBuf,
     skips: Skips,
     tally: Tally,
+}
+
+impl Run {
+    /// Leaves out a step, which the continuous integration may not.
+    fn skip(&mut self, reason: String) -> Result<()> {
+        if in_ci() {
+            bail!("CI is set, so nothing may be skipped, but: {reason}");
+        }
+        println!("  skipped: {reason}");
+        self.skips.reasons.push(reason);
+        Ok(())
+    }
 }
 
 /// Every step.
@@ -345,12 +363,7 @@ const FUZZ_SEED: u32 = 1;
 /// Each target counts as one test. Where libFuzzer cannot be built they all count as skipped.
 fn fuzz_step(run: &mut Run) -> Result<()> {
     if let Some(reason) = fuzz::missing() {
-        if in_ci() {
-            bail!("CI is set, so nothing may be skipped, but: {reason}");
-        }
-        println!("  skipped: {reason}");
-        run.skips.reasons.push(reason);
-        return Ok(());
+        return run.skip(reason);
     }
     let plan = fuzz::Plan {
         targets: Vec::new(),
@@ -365,6 +378,31 @@ fn fuzz_step(run: &mut Run) -> Result<()> {
         Err(_) => run.tally.failed += 1,
     }
     outcomes.map(|_| ())
+}
+
+/// Each scenario counts as one test. Where there can be no virtual machines they count as skipped.
+fn vm_step(run: &mut Run) -> Result<()> {
+    if let Some(reason) = vm::missing() {
+        return run.skip(reason);
+    }
+    let plan = vm::Plan {
+        scenarios: Vec::new(),
+        limit: None,
+        logs: vm::Logs::Remove,
+    };
+    let count = match vm::run(&run.root, &plan) {
+        Ok(count) => count,
+        Err(error) => {
+            run.tally.failed += 1;
+            return Err(error);
+        }
+    };
+    run.tally.passed += count.passed;
+    run.tally.failed += count.failed;
+    if count.failed > 0 {
+        bail!("{} scenarios failed", count.failed);
+    }
+    Ok(())
 }
 
 fn docs(run: &mut Run) -> Result<()> {

@@ -69,6 +69,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "pollux-control",
         ],
     ),
+    ("kernel-smc", &[]),
     ("xtask", &[]),
 ];
 
