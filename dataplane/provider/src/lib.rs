@@ -43,9 +43,13 @@
 //! The embedded driver is in [`soft`]; start reading there with its module text. What wants to stand between
 //! a worker and its driver is a [`Layer`].
 
+mod checks;
 pub mod error;
+mod fifo;
 mod layer;
+mod lock;
 pub mod soft;
+mod table;
 mod timer;
 mod types;
 

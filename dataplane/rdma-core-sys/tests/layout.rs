@@ -169,6 +169,9 @@ fn numbers(table: &mut Table) {
         IBV_EVENT_GID_CHANGE,
         IBV_EVENT_WQ_FATAL,
     );
+}
+
+fn numbers_of_work(table: &mut Table) {
     constants!(
         table,
         IBV_WC_SUCCESS,
@@ -284,6 +287,7 @@ fn structs_and_constants_are_those_of_the_c_header() {
     objects(&mut table);
     work(&mut table);
     numbers(&mut table);
+    numbers_of_work(&mut table);
     let source = format!(
         "{includes}int main(void) {{\n{}    return 0;\n}}\n",
         table.c

@@ -30,13 +30,12 @@ const WRAPPING_PLACES: &[&str] = &[
     // Generations, which tell one life of a place from the next and may start again.
     "control/src/plane/places.rs",
     "dataplane/attach/src/slots.rs",
-    "dataplane/provider/src/soft/table.rs",
+    "dataplane/provider/src/table.rs",
     // Numbers that a liar might say.
     "dataplane/fuzz",
     // Hashes, and numbers made of them.
     "dataplane/sim/src/numbers.rs",
     "control/src/config/paths.rs",
-    "dataplane/provider/src/soft/mod.rs",
 ];
 
 /// The only places that may look at the environment of the process.
