@@ -550,6 +550,9 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
                 DeviceEvent::PeerRefused { what } => {
                     tracing::warn!(what, "a peer broke the rules of the fabric");
                 }
+                DeviceEvent::Adapter { what } => {
+                    tracing::warn!(what, "news of the adapter");
+                }
                 DeviceEvent::PeerJoined { .. } | DeviceEvent::QpError { .. } => {
                     tracing::debug!(?event, "device");
                 }

@@ -37,7 +37,21 @@ pub enum RegisterError {
         /// [`crate::DeviceLimits::mr_max`].
         limit: u32,
     },
-    /// The system refused, for example for the locked-memory limit.
+    /// The limit of locked memory does not allow it.
+    #[error(
+        "cannot register {len} bytes: the locked-memory limit is {limit_bytes} bytes, {needed_bytes} are \
+         needed; raise it (service: LimitMEMLOCK=infinity, shell: ulimit -l unlimited, container: \
+         --ulimit memlock=-1)"
+    )]
+    Locked {
+        /// Bytes asked for.
+        len: usize,
+        /// The limit.
+        limit_bytes: u64,
+        /// What this device has registered, and these.
+        needed_bytes: u64,
+    },
+    /// The system refused.
     #[error("cannot register {len} bytes: {errno}")]
     System {
         /// Bytes asked for.

@@ -40,14 +40,20 @@
 //! No driver asks for the time on the fast path. [`PollGroup::reap`] gets `now`, in nanoseconds of any
 //! monotonic clock; the software driver measures RNR timers with it.
 //!
-//! The embedded driver is in [`soft`]; start reading there with its module text. What wants to stand between
+//! The embedded driver is in [`soft`], the one for adapters in [`verbs`]; start reading there with the module
+//! text. What wants to stand between
 //! a worker and its driver is a [`Layer`].
 
+mod checks;
 pub mod error;
+mod fifo;
 mod layer;
+mod lock;
 pub mod soft;
+mod table;
 mod timer;
 mod types;
+pub mod verbs;
 
 pub use pollux_ring::{Region, Wake};
 pub use rustix::io::Errno;

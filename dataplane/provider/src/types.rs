@@ -403,6 +403,11 @@ pub enum DeviceEvent {
         /// Why.
         cause: QpErrorCause,
     },
+    /// News of the adapter or its port, and what the adapter says of a failure, in words.
+    Adapter {
+        /// What happened, with the values.
+        what: String,
+    },
     /// A peer broke the rules of the fabric and was cut off.
     PeerRefused {
         /// What it did, with the values.

@@ -13,11 +13,12 @@ use super::personality::Personality;
 use super::port::{PortError, Run};
 use super::qp::{Bound, Core, SoftQp, Told};
 use super::shared::{Census, EXPORTS_MAX, FirstUse, MrEntry, Peer, Shared, keys};
-use super::table::Id;
+use crate::checks::{check_rtr, check_rts, check_sizes, check_span, is_mtu};
+use crate::table::Id;
 use crate::{
     Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
     Errno, GroupId, ModifyError, Mr, PollGroupSpec, QpCaps, QpKind, QpSpec, QpState, RegisterError,
-    RtrAttr, RtsAttr, rnr_timer_ns,
+    RtrAttr, RtsAttr,
 };
 
 /// Measured with `pollux-perf lat --compare inline`, a WRITE inline against the same by reference behind an
@@ -187,10 +188,6 @@ pub(super) fn make_shared(
     Ok(Arc::new(Shared::new(identity, LIMITS, personality, seed)))
 }
 
-fn is_mtu(bytes: u32) -> bool {
-    bytes.is_power_of_two() && (256..=4096).contains(&bytes)
-}
-
 impl SoftDevice {
     pub(super) fn new(shared: Arc<Shared>, carrier: Arc<dyn Carrier>) -> SoftDevice {
         SoftDevice { shared, carrier }
@@ -218,25 +215,7 @@ impl SoftDevice {
             asked: *asked,
             hint,
         };
-        let DeviceLimits {
-            send_wr_max,
-            recv_wr_max,
-            send_sge_max,
-            recv_sge_max,
-            ..
-        } = LIMITS;
-        let sizes = [
-            ("sends", asked.send_wr, send_wr_max),
-            ("receives", asked.recv_wr, recv_wr_max),
-            ("pieces per send", asked.send_sge, send_sge_max),
-            ("pieces per receive", asked.recv_sge, recv_sge_max),
-        ];
-        for (what, size, limit) in sizes {
-            if size == 0 || size > limit {
-                let hint = format!("{size} {what} asked, 1 to {limit} are possible");
-                return Err(refused(Errno::INVAL, hint));
-            }
-        }
+        check_sizes(asked, &LIMITS).map_err(|hint| refused(Errno::INVAL, hint))?;
         let granted = self.shared.personality.grant_inline(asked);
         let inline_bytes = granted.map_err(|refusal| refused(refusal.errno, refusal.hint))?;
         Ok(QpCaps {
@@ -327,14 +306,7 @@ impl Device for SoftDevice {
         len: usize,
         access: Access,
     ) -> Result<Mr, RegisterError> {
-        let region_bytes = region.len();
-        if len == 0 || offset > region_bytes || len > region_bytes - offset {
-            return Err(RegisterError::OutOfRegion {
-                offset,
-                len,
-                region_bytes,
-            });
-        }
+        check_span(region, offset, len)?;
         let export = self.export(region, len)?;
         let entry = |id| {
             let (lkey, rkey) = keys(id);
@@ -469,52 +441,4 @@ fn step(qp: &SoftQp, from: QpState, to: QpState) -> Result<(), ModifyError> {
         from: state,
         to,
     })
-}
-
-fn check_rtr(qpn: u32, attr: &RtrAttr) -> Result<(), ModifyError> {
-    let bad = |name, value, allowed| {
-        Err(ModifyError::BadAttribute {
-            qpn,
-            name,
-            value: u64::from(value),
-            allowed,
-        })
-    };
-    if !is_mtu(attr.path_mtu) {
-        return bad("path_mtu", attr.path_mtu, "256, 512, 1024, 2048 or 4096");
-    }
-    if attr.peer_qpn > 0xff_ffff {
-        return bad("peer_qpn", attr.peer_qpn, "24 bits");
-    }
-    if attr.rq_psn > 0xff_ffff {
-        return bad("rq_psn", attr.rq_psn, "24 bits");
-    }
-    if rnr_timer_ns(attr.min_rnr_timer).is_none() {
-        return bad("min_rnr_timer", u32::from(attr.min_rnr_timer), "0 to 31");
-    }
-    Ok(())
-}
-
-fn check_rts(qpn: u32, attr: &RtsAttr) -> Result<(), ModifyError> {
-    let bad = |name, value, allowed| {
-        Err(ModifyError::BadAttribute {
-            qpn,
-            name,
-            value: u64::from(value),
-            allowed,
-        })
-    };
-    if attr.sq_psn > 0xff_ffff {
-        return bad("sq_psn", attr.sq_psn, "24 bits");
-    }
-    if attr.timeout > 31 {
-        return bad("timeout", u32::from(attr.timeout), "0 to 31");
-    }
-    if attr.retry_count > 7 {
-        return bad("retry_count", u32::from(attr.retry_count), "0 to 7");
-    }
-    if attr.rnr_retry > 7 {
-        return bad("rnr_retry", u32::from(attr.rnr_retry), "0 to 7");
-    }
-    Ok(())
 }

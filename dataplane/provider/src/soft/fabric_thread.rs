@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::lock;
 use super::port::PORT_BYTES_MAX;
 use super::rendezvous::{self, Fds, Message, Received, Rendezvous};
 use super::shared::{EXPORTS_MAX, Offer, Peer, Shared};
-use super::table::Table;
+use crate::lock::lock;
+use crate::table::Table;
 use crate::{DeviceEvent, GidHex};
 
 /// Largest segment that is mapped for a peer: an address range, no memory.

@@ -18,7 +18,7 @@ use super::qp::{Core, SoftQp, Told};
 use super::qp_send::{PeerRing, Work};
 use super::qp_target::Arrivals;
 use super::shared::{MrEntry, Shared};
-use super::table::View;
+use crate::table::View;
 use crate::{
     AdoptError, AdoptRefusal, Armed, Completion, FlushError, GroupId, Payload, PollGroup,
     PostError, QpCaps, QpIndex, QpState, QpStats, RemoteSpan, Sge, Signal, Sleep, WcStatus, WrId,

@@ -17,8 +17,8 @@
 
 use pollux_ring::LINE_PAYLOAD;
 
-use super::fifo::Fifo;
-use super::table::Id;
+use crate::fifo::Fifo;
+use crate::table::Id;
 
 /// Payload of a line of the ring.
 pub(crate) type Line = [u64; LINE_PAYLOAD / 8];

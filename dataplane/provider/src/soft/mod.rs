@@ -40,7 +40,6 @@
 mod barrier;
 mod device;
 mod fabric_thread;
-mod fifo;
 mod group;
 mod line_format;
 mod personality;
@@ -52,11 +51,8 @@ mod qp_target;
 mod rendezvous;
 mod shared;
 mod shm;
-mod table;
 #[cfg(feature = "testing")]
 pub mod testing;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use device::{DeviceOptions, OpenError, SoftDevice};
 pub use group::SoftGroup;
@@ -65,17 +61,3 @@ pub use process::Fabric;
 pub use qp::SoftQp;
 pub use shared::Census;
 pub use shm::open_shm;
-
-/// Locks a slow-path mutex. A thread that panicked while it held one has left the data usable: every change
-/// is a single insertion or removal.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Spreads a seed over all bits (the finaliser of splitmix64).
-fn mix(seed: u64) -> u64 {
-    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
-}

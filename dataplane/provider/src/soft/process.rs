@@ -10,8 +10,9 @@ use pollux_ring::{Segment, Wake};
 
 use super::device::{Carrier, DeviceOptions, NoPath, OpenError, SoftDevice, make_shared};
 use super::shared::{Offer, Peer, Shared};
-use super::table::Id;
-use super::{lock, mix};
+use crate::lock::lock;
+use crate::table::Id;
+use crate::table::mix;
 use crate::{Errno, GidHex};
 
 #[derive(Debug, Default)]

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use pollux_ring::{LineReader, Region, Wake};
 
 use super::barrier::Fence;
-use super::fifo::Fifo;
 use super::line_format::{
     CARRIED_BYTES_MAX, EMPTY_LINE, LineBytes, NOTICE_LINE, Verb, continue_chain, lines_of,
 };
 use super::port::{PeerPort, Port, PortError, Verdict};
 use super::shared::{Door, Peer, Shared};
-use super::table::View;
+use crate::fifo::Fifo;
+use crate::table::View;
 use crate::{
     DeviceEvent, GroupId, Lkey, Qp, QpCaps, QpErrorCause, QpIndex, QpState, QpStats, RtrAttr,
     Signal, WcOpcode, WcStatus, WrId,

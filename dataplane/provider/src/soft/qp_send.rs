@@ -9,7 +9,8 @@ use super::line_format::{self, CARRIED_BYTES_MAX, MESSAGE_BYTES_MAX, PIECES_MAX,
 use super::port::Verdict;
 use super::qp::{Core, Link, NEVER, NOTICE_LINES, RecvRecord, SendRecord, Told, WakeFor};
 use super::shared::{MrEntry, by_lkey};
-use super::table::View;
+use crate::checks::check_bounds;
+use crate::table::View;
 use crate::{
     Completion, DeviceEvent, Payload, Piece, PostError, QpErrorCause, QpState, Region, Sge, Signal,
     WcOpcode, WcStatus, WrId,
@@ -533,25 +534,6 @@ impl<'a> Registered<'a> {
             length: self.len,
         }
     }
-}
-
-/// Whether an inline piece lies in its memory.
-#[inline(always)]
-fn check_bounds(piece: &Piece<'_>) -> Result<(), PostError> {
-    let &Piece {
-        region,
-        offset,
-        length,
-    } = piece;
-    let region_bytes = region.len();
-    if offset > region_bytes || length as usize > region_bytes - offset {
-        return Err(PostError::PieceOutOfBounds {
-            offset,
-            length,
-            region_bytes,
-        });
-    }
-    Ok(())
 }
 
 /// Copies bytes from `at` on, which lie inside a piece whose bounds were checked.

@@ -11,7 +11,7 @@ use super::port::{self, Verdict};
 use super::qp::{Core, RnrWait};
 use super::qp_send::PeerRing;
 use super::shared::{MrEntry, by_lkey, by_rkey};
-use super::table::{Lookup, View};
+use crate::table::{Lookup, View};
 use crate::{Completion, WcOpcode, WcStatus, WrId, rnr_timer_ns};
 
 /// Requests of one queue pair executed in a turn.

@@ -28,8 +28,8 @@ use rustix::net::{
 };
 
 use super::device::OpenError;
-use super::table::Id;
 use crate::GidHex;
+use crate::table::Id;
 
 /// Version of the messages and of everything in shared memory.
 pub(super) const VERSION: u16 = 1;

@@ -11,8 +11,9 @@ use pollux_ring::{Region, Segment, Wake};
 
 use super::barrier::{self, Fence};
 use super::personality::Personality;
-use super::table::{Id, NoPlace, Table, View};
-use super::{lock, mix};
+use crate::lock::lock;
+use crate::table::mix;
+use crate::table::{Id, NoPlace, Table, View};
 use crate::{
     Access, CreateQpError, DeviceEvent, DeviceIdentity, DeviceLimits, Errno, GidHex, GroupId, Lkey,
     QpCaps, Rkey,

@@ -19,10 +19,10 @@ use rustix::io::Errno;
 
 use super::device::{Carrier, DeviceOptions, NoPath, OpenError, SoftDevice, make_shared};
 use super::fabric_thread::{FabricThread, Links, Outgoing};
-use super::lock;
 use super::rendezvous::{self, Message};
 use super::shared::{EXPORTS_MAX, Peer, Shared};
-use super::table::{Id, Table};
+use crate::lock::lock;
+use crate::table::{Id, Table};
 
 /// Name of the helper thread.
 const THREAD_NAME: &str = "pollux-fabric";

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::fifo::Fifo;
 use super::line_format::{self, Chain, EMPTY_LINE, Entry, Form, LineBytes, Source};
-use super::table::{Id, Lookup, Table, View};
+use crate::fifo::Fifo;
+use crate::table::{Id, Lookup, Table, View};
 
 pub use super::rendezvous::testing::packet_again;
 pub use super::shm::testing::Host;

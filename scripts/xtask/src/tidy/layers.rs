@@ -10,7 +10,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("pollux-wire", &[]),
     ("pollux-ring", &[]),
     ("pollux-proto", &["pollux-wire"]),
-    ("pollux-provider", &["pollux-ring"]),
+    ("rdma-core-sys", &[]),
+    ("pollux-provider", &["pollux-ring", "rdma-core-sys"]),
     ("pollux-attach", &["pollux-ring"]),
     (
         "pollux-worker",

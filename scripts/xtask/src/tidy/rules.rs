@@ -6,9 +6,13 @@ use super::source::{Source, has_prefix, has_word};
 /// Most lines of a file, its tests not counted.
 const LINES_MAX: usize = 800;
 
-/// The only places where unsafe code may stand: mapped memory and cache hints, and the counting
-/// allocator of one test.
+/// The only places where unsafe code may stand: mapped memory and cache hints, calls of libibverbs, and
+/// the counting allocator of one test.
 const UNSAFE_PLACES: &[&str] = &[
+    "dataplane/provider/src/verbs/ffi",
+    "dataplane/provider/src/verbs/ffi.rs",
+    "dataplane/rdma-core-sys/src/library.rs",
+    "dataplane/rdma-core-sys/src/zeroed.rs",
     "dataplane/ring/src/hint",
     "dataplane/ring/src/hint.rs",
     "dataplane/ring/src/pool",
@@ -26,13 +30,12 @@ const WRAPPING_PLACES: &[&str] = &[
     // Generations, which tell one life of a place from the next and may start again.
     "control/src/plane/places.rs",
     "dataplane/attach/src/slots.rs",
-    "dataplane/provider/src/soft/table.rs",
+    "dataplane/provider/src/table.rs",
     // Numbers that a liar might say.
     "dataplane/fuzz",
     // Hashes, and numbers made of them.
     "dataplane/sim/src/numbers.rs",
     "control/src/config/paths.rs",
-    "dataplane/provider/src/soft/mod.rs",
 ];
 
 /// The only places that may look at the environment of the process.

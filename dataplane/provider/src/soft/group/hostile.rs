@@ -7,11 +7,12 @@ use pollux_ring::{LINE_BYTES, Pages, Region, Segment, Wake};
 use proptest::prelude::*;
 
 use super::SoftGroup;
+use crate::fifo::Fifo;
 use crate::soft::barrier::Fence;
 use crate::soft::line_format::tests::to_words;
 use crate::soft::line_format::{EMPTY_LINE, LineBytes, Verb, continue_chain, emit_carried};
 use crate::soft::port::line_offset;
-use crate::soft::{DeviceOptions, Fabric, SoftDevice, fifo::Fifo};
+use crate::soft::{DeviceOptions, Fabric, SoftDevice};
 use crate::{
     Access, Armed, Completion, Device, Mr, Payload, PollGroup, PollGroupSpec, Qp, QpCaps, QpIndex,
     QpKind, QpSpec, QpState, RtrAttr, RtsAttr, Sge, Signal, Sleep, WcStatus, WrId,
@@ -243,7 +244,7 @@ proptest! {
         let (liar, mut honest) = pair();
         let mut random = seed;
         let mut next = || {
-            random = crate::soft::mix(random);
+            random = crate::table::mix(random);
             random
         };
         for round in 0..400u64 {

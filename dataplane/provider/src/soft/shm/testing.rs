@@ -10,11 +10,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::ShmCarrier;
 use crate::Errno;
+use crate::lock::lock;
 use crate::soft::device::{DeviceOptions, OpenError, SoftDevice, make_shared};
 use crate::soft::fabric_thread::{FabricThread, Links, Outgoing};
+use crate::soft::rendezvous;
 use crate::soft::shared::EXPORTS_MAX;
-use crate::soft::table::Table;
-use crate::soft::{lock, rendezvous};
+use crate::table::Table;
 
 /// A device whose peers are played by the caller: it gets the other ends of their connections.
 pub struct Host {

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::lock;
+use crate::lock::lock;
 
 /// Retired values that are no reason to wake anybody.
 const RETIRED_MANY: usize = 32;
@@ -95,7 +95,7 @@ impl<T: Clone> Table<T> {
             None if slots.slots.len() < self.limit as usize => {
                 let index = slots.slots.len() as u32;
                 // A start that depends on the seed: keys of one run mean nothing in another.
-                let tag = super::mix(self.seed ^ u64::from(index)) as u8;
+                let tag = mix(self.seed ^ u64::from(index)) as u8;
                 slots.slots.push(Slot {
                     tag,
                     changed: 0,
@@ -300,6 +300,14 @@ impl<T: Clone> View<T> {
             Ordering::Release,
         );
     }
+}
+
+/// Spreads a seed over all bits (the finaliser of splitmix64).
+pub(crate) fn mix(seed: u64) -> u64 {
+    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
 }
 
 #[cfg(test)]

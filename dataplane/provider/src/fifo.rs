@@ -22,6 +22,12 @@ impl<T: Copy> Fifo<T> {
         }
     }
 
+    /// Position of the oldest value, or of the next one if there is none.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Position of the next value to be pushed.
     #[inline(always)]
     pub(crate) fn end(&self) -> u64 {

@@ -1,0 +1,229 @@
+//! Which entry of a port's GID table stands for a TCP connection.
+//!
+//! A RoCEv2 GID *is* an IP address: an IPv6 address as it is, an IPv4 address mapped into IPv6. Packets
+//! carry it as their source, so it has to be the local address of the connection over which the two sides
+//! agreed: the peer routes its answers there. Entry 0 is most often made of the Ethernet address and
+//! reaches nobody behind a router, so there is no default.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// What kind of packets a GID stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE in Ethernet frames of its own; not routable, and not what SMC-Rv2 uses.
+    RoceV1,
+    /// RoCE over UDP.
+    RoceV2,
+    /// A kind that this driver does not know.
+    Other(u32),
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GidKind::InfiniBand => f.write_str("InfiniBand"),
+            GidKind::RoceV1 => f.write_str("RoCEv1"),
+            GidKind::RoceV2 => f.write_str("RoCEv2"),
+            GidKind::Other(number) => write!(f, "kind {number}"),
+        }
+    }
+}
+
+/// One valid entry of a port's GID table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its index.
+    pub index: u32,
+    /// The GID.
+    pub gid: [u8; 16],
+    /// Packets it stands for.
+    pub kind: GidKind,
+    /// Name of its network device; empty if unknown.
+    pub netdev: String,
+}
+
+impl fmt::Display for GidEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = Ipv6Addr::from(self.gid);
+        write!(f, "{} {} {address}", self.index, self.kind)?;
+        if self.netdev.is_empty() {
+            return Ok(());
+        }
+        write!(f, " on {}", self.netdev)
+    }
+}
+
+/// A table, to be printed in one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GidTable(pub Vec<GidEntry>);
+
+impl fmt::Display for GidTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("the table is empty");
+        }
+        f.write_str("the table has: ")?;
+        for (at, entry) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{entry}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why no entry can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GidError {
+    /// Nothing in the table has the address.
+    #[error(
+        "no GID has the address {local}: give it to the network device of this port, or use another \
+         port; {table}"
+    )]
+    NoSuchAddress {
+        /// Local address of the connection.
+        local: IpAddr,
+        /// What there is.
+        table: GidTable,
+    },
+    /// The address is there, but not for RoCEv2.
+    #[error("the address {local} has a GID, but of no entry for RoCEv2; {table}")]
+    NotRoceV2 {
+        /// Local address of the connection.
+        local: IpAddr,
+        /// What there is.
+        table: GidTable,
+    },
+    /// The index that was asked for is not in use, or not for RoCEv2.
+    #[error("GID index {index} is not one for RoCEv2; {table}")]
+    BadIndex {
+        /// Index asked for.
+        index: u32,
+        /// What there is.
+        table: GidTable,
+    },
+}
+
+/// The GID of an IP address.
+fn gid_of(local: IpAddr) -> [u8; 16] {
+    match local {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The entry for a connection whose local address is `local`: the first that is for RoCEv2 and has exactly
+/// this address.
+///
+/// # Errors
+/// [`GidError::NoSuchAddress`], [`GidError::NotRoceV2`]: which of the two rules no entry keeps, with the table.
+pub fn choose(table: &GidTable, local: IpAddr) -> Result<&GidEntry, GidError> {
+    let gid = gid_of(local);
+    let of_address = || table.0.iter().filter(|entry| entry.gid == gid);
+    if let Some(entry) = of_address().find(|entry| entry.kind == GidKind::RoceV2) {
+        return Ok(entry);
+    }
+    let table = table.clone();
+    Err(if of_address().next().is_some() {
+        GidError::NotRoceV2 { local, table }
+    } else {
+        GidError::NoSuchAddress { local, table }
+    })
+}
+
+/// The entry with this index, if it is for RoCEv2.
+///
+/// # Errors
+/// [`GidError::BadIndex`].
+pub(super) fn by_index(table: &GidTable, index: u32) -> Result<&GidEntry, GidError> {
+    let wanted = |entry: &&GidEntry| entry.index == index && entry.kind == GidKind::RoceV2;
+    table.0.iter().find(wanted).ok_or_else(|| {
+        let table = table.clone();
+        GidError::BadIndex { index, table }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::{GidEntry, GidError, GidKind, GidTable, by_index, choose};
+
+    fn entry(index: u32, address: &str, kind: GidKind) -> GidEntry {
+        let gid = super::gid_of(address.parse().unwrap());
+        let netdev = "eth0".to_owned();
+        GidEntry {
+            index,
+            gid,
+            kind,
+            netdev,
+        }
+    }
+
+    /// As an adapter with one IPv4 and one IPv6 address has it.
+    fn table() -> GidTable {
+        GidTable(vec![
+            entry(0, "fe80::5054:ff:fe00:1", GidKind::RoceV1),
+            entry(1, "fe80::5054:ff:fe00:1", GidKind::RoceV2),
+            entry(2, "192.0.2.7", GidKind::RoceV1),
+            entry(3, "192.0.2.7", GidKind::RoceV2),
+            entry(5, "2001:db8::7", GidKind::RoceV2),
+        ])
+    }
+
+    fn chosen(local: &str) -> Result<u32, GidError> {
+        choose(&table(), local.parse().unwrap()).map(|entry| entry.index)
+    }
+
+    #[test]
+    fn ipv4_address_finds_its_mapped_gid_for_udp() {
+        assert_eq!(chosen("192.0.2.7"), Ok(3));
+    }
+
+    #[test]
+    fn mapped_address_of_an_ipv6_socket_finds_the_same() {
+        assert_eq!(chosen("::ffff:192.0.2.7"), Ok(3));
+    }
+
+    #[test]
+    fn ipv6_addresses_find_theirs() {
+        assert_eq!(chosen("2001:db8::7"), Ok(5));
+        assert_eq!(chosen("fe80::5054:ff:fe00:1"), Ok(1));
+    }
+
+    #[test]
+    fn address_that_is_not_there_is_refused_with_the_table_and_never_gets_index_0() {
+        let refusal = chosen("192.0.2.8").unwrap_err();
+        let text = refusal.to_string();
+        assert!(matches!(refusal, GidError::NoSuchAddress { .. }));
+        for part in ["192.0.2.8", "3 RoCEv2 ::ffff:192.0.2.7 on eth0", "0 RoCEv1"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn address_without_udp_is_told_apart() {
+        let table = GidTable(vec![entry(2, "192.0.2.7", GidKind::RoceV1)]);
+        let local: IpAddr = "192.0.2.7".parse().unwrap();
+        let refusal = choose(&table, local);
+        assert!(matches!(refusal, Err(GidError::NotRoceV2 { .. })));
+    }
+
+    #[test]
+    fn empty_table_is_said_to_be_empty() {
+        let nothing = GidTable(Vec::new());
+        let refusal = choose(&nothing, "192.0.2.7".parse().unwrap()).unwrap_err();
+        assert!(refusal.to_string().contains("the table is empty"));
+    }
+
+    #[test]
+    fn index_counts_only_if_it_is_for_udp() {
+        let index = |index| by_index(&table(), index).map(|entry| entry.index);
+        assert_eq!(index(3), Ok(3));
+        for wrong in [0, 2, 4, 6] {
+            assert!(matches!(index(wrong), Err(GidError::BadIndex { .. })));
+        }
+    }
+}
