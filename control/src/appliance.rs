@@ -34,7 +34,9 @@ use self::sessions::{Greeting, SessionState};
 use self::tcp::Tcp;
 use self::threads::WorkerThread;
 use self::throttles::Throttles;
-use crate::config::{Config, CreditChoice, GidChoice, Hugepages, Paths, PollMode, ServiceKind};
+use crate::config::{
+    Config, CreditChoice, Driver, GidChoice, Hugepages, Paths, PollMode, ServiceKind,
+};
 use crate::core_lock::CoreLock;
 use crate::cores::CorePlan;
 use crate::exit::{ExitStatus, Fatal};
@@ -51,8 +53,8 @@ use crate::unix_socket::{BoundSocket, SocketPath};
 use arrayvec::ArrayVec;
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::time::Instant;
-use pollux_provider::Device;
 use pollux_provider::soft::{self, DeviceOptions};
+use pollux_provider::{Device, verbs};
 use pollux_ring::{Pages, Wake};
 use pollux_wire::clc::VendorOptions;
 use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
@@ -82,6 +84,7 @@ enum Token {
     Session(u32),
     Handshake(HandshakeId),
     Latency(u64),
+    Device,
 }
 
 impl From<Token> for u64 {
@@ -94,6 +97,7 @@ impl From<Token> for u64 {
             Token::Session(id) => (4, u64::from(id)),
             Token::Handshake(HandshakeId(id)) => (5, id),
             Token::Latency(id) => (6, id),
+            Token::Device => (7, 0),
         };
         kind << 48 | number
     }
@@ -110,6 +114,7 @@ impl Token {
             4 => Token::Session(number as u32),
             5 => Token::Handshake(HandshakeId(number)),
             6 => Token::Latency(number),
+            7 => Token::Device,
             _ => return None,
         })
     }
@@ -220,13 +225,32 @@ fn worker_poll(mode: PollMode) -> WorkerPoll {
     }
 }
 
-/// Runs `polluxd` on the embedded software fabric until it is told to end.
+/// Runs `polluxd` on the device of its configuration until it is told to end.
 ///
 /// # Errors
 /// What keeps the appliance from starting, with its exit status.
 pub fn serve(prepared: Prepared) -> Result<(), Fatal> {
-    let device = open_soft(&prepared)?;
-    Appliance::start(device, prepared)?.run()
+    match prepared.config.device.driver {
+        Driver::Soft => Appliance::start(open_soft(&prepared)?, prepared)?.run(),
+        Driver::Verbs => Appliance::start(open_verbs(&prepared)?, prepared)?.run(),
+    }
+}
+
+fn open_verbs(prepared: &Prepared) -> Result<verbs::VerbsDevice, Fatal> {
+    let device = &prepared.config.device;
+    let gid = match device.gid {
+        GidChoice::Fixed(gid) => verbs::GidChoice::Local(match gid.to_ipv4_mapped() {
+            Some(address) => address.into(),
+            None => gid.into(),
+        }),
+        GidChoice::Auto => verbs::GidChoice::Only,
+    };
+    let options = verbs::OpenOptions {
+        device: device.name.clone(),
+        port: device.port,
+        gid,
+    };
+    verbs::VerbsDevice::open(&options).map_err(|error| Fatal::unavailable(error.to_string()))
 }
 
 fn open_soft(prepared: &Prepared) -> Result<soft::SoftDevice, Fatal> {
@@ -337,6 +361,9 @@ where
         reactor.add(&self.signals, Interest::Read, Token::Signals.into())?;
         reactor.add(self.news.fd(), Interest::Read, Token::News.into())?;
         reactor.add(&self.attach.listener, Interest::Read, Token::Attach.into())?;
+        if let Some(events) = self.plane.device().event_fd() {
+            reactor.add(events, Interest::Read, Token::Device.into())?;
+        }
         for (index, listener) in self.services.iter().enumerate() {
             reactor.add(listener, Interest::Read, Token::Service(index).into())?;
         }
@@ -406,6 +433,8 @@ where
             Some(Token::News) => {
                 let _ = self.news.drain();
             }
+            // Its news are taken in every turn of the loop.
+            Some(Token::Device) => {}
             Some(Token::Attach) => self.accept_programs(),
             Some(Token::Service(index)) => self.accept_service(index),
             Some(Token::Session(id)) => self.handle_session_socket(id),

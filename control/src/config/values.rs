@@ -59,6 +59,8 @@ words! {
     pub enum Driver {
         /// The embedded software fabric; needs no adapter and no rights.
         Soft = "soft",
+        /// An RDMA adapter, through libibverbs.
+        Verbs = "verbs",
     }
 }
 

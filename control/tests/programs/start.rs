@@ -75,6 +75,26 @@ fn what_cannot_be_a_configuration_is_told_and_not_read_to_its_end() {
 }
 
 #[test]
+fn an_adapter_that_is_not_there_is_one_line_that_says_what_is_missing() {
+    let place = Place::new();
+    let config = place.config("[device]\ndriver = \"verbs\"\nname = \"no-such-adapter\"\n");
+    let ended = polluxd(&["--config", &config]);
+    assert_eq!(ended.status, Some(69), "{ended:?}");
+    let last = ended.err.lines().last().unwrap_or_default();
+    // Whichever comes first on this host: the library, the kernel's part, any adapter, this one.
+    let missing = [
+        "libibverbs",
+        "ib_uverbs",
+        "no RDMA device",
+        "no-such-adapter",
+    ];
+    assert!(
+        last.starts_with("polluxd: ") && missing.iter().any(|what| last.contains(what)),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn a_core_that_is_not_allowed_is_told_with_the_allowed_set() {
     let place = Place::new();
     let config = place.config("cores = \"0,8191\"\n");

@@ -55,6 +55,8 @@ mod timer;
 mod types;
 pub mod verbs;
 
+use std::os::fd::BorrowedFd;
+
 pub use pollux_ring::{Region, Wake};
 pub use rustix::io::Errno;
 
@@ -145,6 +147,12 @@ pub trait Device {
 
     /// News since the last call, oldest first. A bounded number is kept; older ones are dropped.
     fn take_events(&self) -> Vec<DeviceEvent>;
+
+    /// A descriptor that is readable while [`Device::take_events`] has something to say; `None` where
+    /// nothing waits for it: the caller asks now and then.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// A queue pair at rest: owned by control, or on its way.

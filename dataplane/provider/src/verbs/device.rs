@@ -32,6 +32,8 @@ const MRS_MAX: u32 = 1 << 20;
 /// Which GID stands for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidChoice {
+    /// The only one there is: see [`super::only`].
+    Only,
     /// The RoCEv2 one with this address: the local address of the TCP connections.
     Local(IpAddr),
     /// The one at this index, which has to be for RoCEv2.
@@ -88,6 +90,7 @@ impl VerbsDevice {
         let entries = entries.map_err(failed("read its GID table"))?;
         let gids = gid_table(device, port_number, &entries);
         let chosen = match gid {
+            GidChoice::Only => gid::only(&gids),
             GidChoice::Local(local) => gid::choose(&gids, *local),
             GidChoice::Index(index) => gid::by_index(&gids, *index),
         };
@@ -121,12 +124,6 @@ impl VerbsDevice {
     /// Index of the GID that stands for the device.
     pub fn gid_index(&self) -> u32 {
         u32::from(self.shared.source.gid_index)
-    }
-
-    /// Readable when [`Device::take_events`] has something that the adapter said by itself. Failures that
-    /// a worker saw in a completion do not show here.
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.shared.context.async_fd()
     }
 
     fn modify(&self, core: &Core, to: QpState, change: &Change) -> Result<(), ModifyError> {
@@ -519,6 +516,10 @@ impl Device for VerbsDevice {
 
     fn take_events(&self) -> Vec<DeviceEvent> {
         self.shared.take_events()
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.context.async_fd())
     }
 }
 

@@ -96,6 +96,16 @@ pub enum GidError {
         /// What there is.
         table: GidTable,
     },
+    /// There are several addresses to choose from, or none.
+    #[error(
+        "{count} addresses of this port could be meant, so one has to be named (`device.gid`); {table}"
+    )]
+    NotOne {
+        /// How many.
+        count: usize,
+        /// What there is.
+        table: GidTable,
+    },
     /// The index that was asked for is not in use, or not for RoCEv2.
     #[error("GID index {index} is not one for RoCEv2; {table}")]
     BadIndex {
@@ -133,6 +143,29 @@ pub fn choose(table: &GidTable, local: IpAddr) -> Result<&GidEntry, GidError> {
     })
 }
 
+/// The one entry for RoCEv2 that other hosts can reach: of the only IPv4 address, or without any, of the only
+/// IPv6 address that is not link-local.
+///
+/// # Errors
+/// [`GidError::NotOne`].
+pub fn only(table: &GidTable) -> Result<&GidEntry, GidError> {
+    let address = |entry: &GidEntry| Ipv6Addr::from(entry.gid);
+    let usable = table
+        .0
+        .iter()
+        .filter(|entry| entry.kind == GidKind::RoceV2 && !address(entry).is_unicast_link_local());
+    let (v4, v6): (Vec<_>, Vec<_>) =
+        usable.partition(|entry| address(entry).to_ipv4_mapped().is_some());
+    let candidates = if v4.is_empty() { v6 } else { v4 };
+    match candidates[..] {
+        [entry] => Ok(entry),
+        _ => Err(GidError::NotOne {
+            count: candidates.len(),
+            table: table.clone(),
+        }),
+    }
+}
+
 /// The entry with this index, if it is for RoCEv2.
 ///
 /// # Errors
@@ -149,7 +182,7 @@ pub(super) fn by_index(table: &GidTable, index: u32) -> Result<&GidEntry, GidErr
 mod tests {
     use std::net::IpAddr;
 
-    use super::{GidEntry, GidError, GidKind, GidTable, by_index, choose};
+    use super::{GidEntry, GidError, GidKind, GidTable, by_index, choose, only};
 
     fn entry(index: u32, address: &str, kind: GidKind) -> GidEntry {
         let gid = super::gid_of(address.parse().unwrap());
@@ -225,5 +258,31 @@ mod tests {
         for wrong in [0, 2, 4, 6] {
             assert!(matches!(index(wrong), Err(GidError::BadIndex { .. })));
         }
+    }
+
+    #[test]
+    fn the_only_address_that_others_reach_is_found_and_several_are_told() {
+        let v2 = GidKind::RoceV2;
+        let mut table = GidTable(vec![
+            entry(0, "fe80::1", GidKind::RoceV1),
+            entry(1, "fe80::1", v2),
+            entry(2, "192.0.2.1", GidKind::RoceV1),
+        ]);
+        let count = |table: &GidTable| match only(table) {
+            Err(GidError::NotOne { count, .. }) => Err(count),
+            other => Ok(other.expect("a choice").index),
+        };
+        assert_eq!(count(&table), Err(0));
+        table.0.push(entry(3, "2001:db8::1", v2));
+        assert_eq!(count(&table), Ok(3));
+        table.0.push(entry(4, "192.0.2.1", v2));
+        assert_eq!(count(&table), Ok(4));
+        table.0.push(entry(5, "198.51.100.1", v2));
+        assert_eq!(count(&table), Err(2));
+        let text = only(&table).expect_err("two").to_string();
+        assert!(
+            text.contains("device.gid") && text.contains("5 RoCEv2"),
+            "{text}"
+        );
     }
 }

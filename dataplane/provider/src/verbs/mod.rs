@@ -67,6 +67,6 @@ mod waker;
 
 pub use device::{GidChoice, OpenOptions, VerbsDevice, device_names};
 pub use error::OpenError;
-pub use gid::{GidEntry, GidError, GidKind, GidTable, choose};
+pub use gid::{GidEntry, GidError, GidKind, GidTable, choose, only};
 pub use group::VerbsGroup;
 pub use qp::VerbsQp;
