@@ -60,6 +60,16 @@ pub fn device_names() -> Result<Vec<String>, OpenError> {
     ffi::device_names(&library).map_err(|errno| OpenError::NoKernelSupport { errno })
 }
 
+/// The GIDs of a port, by their index.
+///
+/// # Errors
+/// [`OpenError`]: the device cannot be opened or read, or has no such port.
+pub fn gids(device: &str, port: u8) -> Result<GidTable, OpenError> {
+    let context = open_context(&Library::open()?, device)?;
+    let attr = query_device(&context, device)?;
+    read_gids(&context, device, &attr, port)
+}
+
 /// A device of the verbs driver: one port of an adapter.
 ///
 /// Dropping it is the death of the device: its queue pairs fail, whoever has them.
@@ -83,12 +93,9 @@ impl VerbsDevice {
         };
         ffi::protect_from_fork(&library).map_err(failed("protect memory from forks"))?;
         let context = open_context(&library, device)?;
-        let attr = context.query_device().map_err(failed("query it"))?;
+        let attr = query_device(&context, device)?;
         let port_attr = usable_port(&context, device, &attr, *port)?;
-        let (entries_max, port_number) = (gid_entries_max(&context, &attr), u32::from(*port));
-        let entries = context.gid_table(entries_max);
-        let entries = entries.map_err(failed("read its GID table"))?;
-        let gids = gid_table(device, port_number, &entries);
+        let gids = read_gids(&context, device, &attr, *port)?;
         let chosen = match gid {
             GidChoice::Only => gid::only(&gids),
             GidChoice::Local(local) => gid::choose(&gids, *local),
@@ -213,6 +220,32 @@ fn usable_port(
         _ => "in no state",
     };
     Err(OpenError::PortDown { name, port, state })
+}
+
+fn query_device(context: &Context, device: &str) -> Result<ibv_device_attr, OpenError> {
+    context.query_device().map_err(|errno| {
+        let (name, step) = (device.to_owned(), "query it");
+        OpenError::System { name, step, errno }
+    })
+}
+
+fn read_gids(
+    context: &Context,
+    device: &str,
+    attr: &ibv_device_attr,
+    port: u8,
+) -> Result<GidTable, OpenError> {
+    let name = device.to_owned();
+    let ports = attr.phys_port_cnt;
+    if port == 0 || port > ports {
+        return Err(OpenError::NoSuchPort { name, port, ports });
+    }
+    let entries = context.gid_table(gid_entries_max(context, attr));
+    let entries = entries.map_err(|errno| {
+        let step = "read its GID table";
+        OpenError::System { name, step, errno }
+    })?;
+    Ok(gid_table(device, u32::from(port), &entries))
 }
 
 /// Room for the GIDs of all ports.

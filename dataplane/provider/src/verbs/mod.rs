@@ -65,7 +65,7 @@ mod shared;
 mod status;
 mod waker;
 
-pub use device::{GidChoice, OpenOptions, VerbsDevice, device_names};
+pub use device::{GidChoice, OpenOptions, VerbsDevice, device_names, gids};
 pub use error::OpenError;
 pub use gid::{GidEntry, GidError, GidKind, GidTable, choose, only};
 pub use group::VerbsGroup;
