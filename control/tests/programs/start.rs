@@ -77,7 +77,11 @@ fn what_cannot_be_a_configuration_is_told_and_not_read_to_its_end() {
 #[test]
 fn an_adapter_that_is_not_there_is_one_line_that_says_what_is_missing() {
     let place = Place::new();
-    let config = place.config("[device]\ndriver = \"verbs\"\nname = \"no-such-adapter\"\n");
+    let config = place.config_with(
+        "pollux",
+        "driver = \"verbs\"\nname = \"no-such-adapter\"\n",
+        "",
+    );
     let ended = polluxd(&["--config", &config]);
     assert_eq!(ended.status, Some(69), "{ended:?}");
     let last = ended.err.lines().last().unwrap_or_default();
