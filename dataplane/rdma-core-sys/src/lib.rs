@@ -20,6 +20,7 @@ mod types;
 )]
 mod zeroed;
 
+pub use calls::{PollCq, PostRecv, PostSend, ReqNotifyCq};
 pub use library::{Library, LoadError};
 pub use types::*;
 pub use zeroed::{Zeroable, zeroed};
