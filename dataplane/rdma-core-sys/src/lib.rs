@@ -8,6 +8,7 @@
 //!
 //! Nothing here is safe to call by itself; the driver wraps it.
 
+mod calls;
 #[allow(
     unsafe_code,
     reason = "dlopen and dlvsym, and the casts of what they return"
