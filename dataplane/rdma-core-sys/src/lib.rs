@@ -8,6 +8,7 @@
 //!
 //! Nothing here is safe to call by itself; the driver wraps it.
 
+mod calls;
 #[allow(
     unsafe_code,
     reason = "dlopen and dlvsym, and the casts of what they return"
@@ -20,6 +21,7 @@ mod types;
 )]
 mod zeroed;
 
+pub use calls::{PollCq, PostRecv, PostSend, ReqNotifyCq};
 pub use library::{Library, LoadError};
 pub use types::*;
 pub use zeroed::{Zeroable, zeroed};

@@ -9,6 +9,8 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::marker::{PhantomData, PhantomPinned};
 
+use crate::calls::{PollCq, PostRecv, PostSend, ReqNotifyCq};
+
 /// A type that is only named, never looked into.
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
@@ -554,24 +556,6 @@ pub struct ibv_async_event {
     pub element: usize,
     pub event_type: u32,
 }
-
-/// `ibv_post_send` of a device.
-pub type PostSend = unsafe extern "C" fn(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
-) -> c_int;
-/// `ibv_post_recv` of a device.
-pub type PostRecv = unsafe extern "C" fn(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int;
-/// `ibv_poll_cq` of a device.
-pub type PollCq =
-    unsafe extern "C" fn(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int;
-/// `ibv_req_notify_cq` of a device.
-pub type ReqNotifyCq = unsafe extern "C" fn(cq: *mut ibv_cq, solicited_only: c_int) -> c_int;
 
 /// Function table of a device. Places that are not used here are only there to be passed over.
 #[repr(C)]

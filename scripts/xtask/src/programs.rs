@@ -54,6 +54,12 @@ pub(crate) const PROGRAMS: &[Program] = &[
         package: "haproxy",
         mark: "needs_haproxy",
     },
+    // No program: the header that the structs of rdma-core-sys are compared with.
+    Program {
+        name: "/usr/include/infiniband/verbs.h",
+        package: "libibverbs-dev",
+        mark: "needs_verbs_header",
+    },
     Program {
         name: "valgrind",
         package: "valgrind",

@@ -512,18 +512,23 @@ impl Device for VerbsDevice {
         let core = &mut qp.core;
         step(core, QpState::Init, QpState::Rtr)?;
         check_rtr(core.qpn, attr)?;
-        let source = &self.shared.source;
-        let change = attributes::rtr(source, attr);
+        let no_peer = |cause| {
+            let DeviceIdentity { name, port, .. } = &self.shared.identity;
+            let index = self.shared.source.gid_index;
+            Err(ModifyError::NoPeer {
+                gid: attr.peer_gid,
+                place: format!("the routes of port {port} of {name}, GID index {index}"),
+                cause,
+            })
+        };
+        if !gid::same_family(&self.shared.identity.gid, &attr.peer_gid) {
+            return no_peer("an IPv4 and an IPv6 address do not reach each other".to_owned());
+        }
+        let change = attributes::rtr(&self.shared.source, attr);
         match self.modify(core, QpState::Rtr, &change) {
             Ok(()) => {}
             Err(ModifyError::System { errno, .. }) if is_no_path(errno) => {
-                let DeviceIdentity { name, port, .. } = &self.shared.identity;
-                let index = source.gid_index;
-                return Err(ModifyError::NoPeer {
-                    gid: attr.peer_gid,
-                    place: format!("the routes of port {port} of {name}, GID index {index}"),
-                    cause: errno.to_string(),
-                });
+                return no_peer(errno.to_string());
             }
             Err(error) => return Err(error),
         }

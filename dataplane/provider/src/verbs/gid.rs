@@ -124,6 +124,12 @@ fn gid_of(local: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Whether two GIDs are addresses of one family, so that one may reach the other.
+pub(super) fn same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    let is_ipv4 = |gid: &[u8; 16]| Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
+    is_ipv4(one) == is_ipv4(other)
+}
+
 /// The entry for a connection whose local address is `local`: the first that is for RoCEv2 and has exactly
 /// this address.
 ///
@@ -249,6 +255,14 @@ mod tests {
         let nothing = GidTable(Vec::new());
         let refusal = choose(&nothing, "192.0.2.7".parse().unwrap()).unwrap_err();
         assert!(refusal.to_string().contains("the table is empty"));
+    }
+
+    #[test]
+    fn families_are_told_apart() {
+        let gid = |address: &str| super::gid_of(address.parse().unwrap());
+        assert!(super::same_family(&gid("192.0.2.7"), &gid("198.51.100.1")));
+        assert!(super::same_family(&gid("2001:db8::7"), &gid("fe80::1")));
+        assert!(!super::same_family(&gid("192.0.2.7"), &gid("fe80::1")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::attributes;
 use super::ffi::{Chain, QueuePair, Refused};
 use super::name::{Name, Queue, position};
 use super::shared::Seat;
-use super::status::{Failed, wc_status};
+use super::status::{Failed, FailedWork, wc_status};
 use crate::fifo::Fifo;
 use crate::{
     Completion, Errno, GroupId, Qp, QpCaps, QpIndex, QpState, QpStats, WcOpcode, WcStatus, WrId,
@@ -185,6 +185,7 @@ impl Core {
         self.rung += taken as u64;
         self.seat.shared.failed(Failed {
             qpn: self.qpn,
+            work: FailedWork::Send,
             status: sys::IBV_WC_LOC_QP_OP_ERR,
             vendor_err: errno.raw_os_error() as u32,
         });
@@ -245,7 +246,7 @@ impl Core {
         self.send.drop_before(at + 1);
         let status = wc_status(wc.status);
         if status != WcStatus::Success {
-            self.failed(wc);
+            self.failed(FailedWork::Send, wc);
         }
         Outcome::Completion(self.complete_send(&record, status))
     }
@@ -272,7 +273,7 @@ impl Core {
             | WcStatus::RemoteOperation
             | WcStatus::RetryExceeded
             | WcStatus::RnrRetryExceeded
-            | WcStatus::General => self.failed(wc),
+            | WcStatus::General => self.failed(FailedWork::Recv, wc),
         }
         self.recv.drop_before(at + 1);
         self.recv_flushed = self.recv_flushed.max(at + 1);
@@ -304,10 +305,11 @@ impl Core {
 
     /// The adapter has told the caller, who reads it in a moment.
     #[cold]
-    fn failed(&mut self, wc: &ibv_wc) {
+    fn failed(&mut self, work: FailedWork, wc: &ibv_wc) {
         if self.failure.is_none() && wc.status != sys::IBV_WC_WR_FLUSH_ERR {
             self.seat.shared.failed(Failed {
                 qpn: self.qpn,
+                work,
                 status: wc.status,
                 vendor_err: wc.vendor_err,
             });

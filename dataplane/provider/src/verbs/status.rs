@@ -45,10 +45,20 @@ fn wc_name(number: u32) -> &'static str {
     }
 }
 
+/// Whose work reported a failure first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailedWork {
+    /// A SEND or WRITE of ours.
+    Send,
+    /// A receive of ours, with a message of the peer.
+    Recv,
+}
+
 /// A failure of a queue pair as its first completion in error told it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failed {
     pub(super) qpn: u32,
+    pub(super) work: FailedWork,
     /// The adapter's status.
     pub(super) status: u32,
     /// The maker's own number.
@@ -60,13 +70,26 @@ impl Failed {
     pub(super) fn events(self) -> [DeviceEvent; 2] {
         let Failed {
             qpn,
+            work,
             status,
             vendor_err,
         } = self;
-        let cause = QpErrorCause::Requester(wc_status(status));
+        let (cause, of) = match (work, wc_status(status)) {
+            (FailedWork::Send, status) => (QpErrorCause::Requester(status), "a request"),
+            // What the peer is told.
+            (FailedWork::Recv, WcStatus::LocalLength) => {
+                let told = WcStatus::RemoteInvalidRequest;
+                (QpErrorCause::Responder(told), "a receive")
+            }
+            (FailedWork::Recv, _) => {
+                let told = WcStatus::RemoteOperation;
+                (QpErrorCause::Responder(told), "a receive")
+            }
+        };
         let name = wc_name(status);
         let what = format!(
-            "queue pair {qpn:#08x} failed: IBV_WC_{name} ({status}), vendor error {vendor_err:#x}"
+            "queue pair {qpn:#08x} failed with {of}: IBV_WC_{name} ({status}), vendor error \
+             {vendor_err:#x}"
         );
         [
             DeviceEvent::QpError { qpn, cause },
@@ -153,7 +176,7 @@ pub(super) fn device_event(event: u32, subject: Subject) -> Option<DeviceEvent> 
 mod tests {
     use rdma_core_sys as sys;
 
-    use super::{Failed, Subject, SubjectKind, device_event, subject_kind, wc_status};
+    use super::{Failed, FailedWork, Subject, SubjectKind, device_event, subject_kind, wc_status};
     use crate::{DeviceEvent, QpErrorCause, WcStatus};
 
     #[test]
@@ -185,6 +208,7 @@ mod tests {
     fn failure_is_told_with_the_makers_number() {
         let failed = Failed {
             qpn: 0x11,
+            work: FailedWork::Send,
             status: sys::IBV_WC_RETRY_EXC_ERR,
             vendor_err: 0x81,
         };
@@ -196,8 +220,29 @@ mod tests {
         };
         assert_eq!(
             what,
-            "queue pair 0x000011 failed: IBV_WC_RETRY_EXC_ERR (12), vendor error 0x81"
+            "queue pair 0x000011 failed with a request: IBV_WC_RETRY_EXC_ERR (12), vendor error 0x81"
         );
+    }
+
+    #[test]
+    fn failed_receive_is_what_the_peer_is_told() {
+        let table = [
+            (sys::IBV_WC_LOC_LEN_ERR, WcStatus::RemoteInvalidRequest),
+            (sys::IBV_WC_LOC_PROT_ERR, WcStatus::RemoteOperation),
+        ];
+        for (status, told) in table {
+            let failed = Failed {
+                qpn: 0x12,
+                work: FailedWork::Recv,
+                status,
+                vendor_err: 0,
+            };
+            let cause = QpErrorCause::Responder(told);
+            assert_eq!(
+                failed.events()[0],
+                DeviceEvent::QpError { qpn: 0x12, cause }
+            );
+        }
     }
 
     #[test]

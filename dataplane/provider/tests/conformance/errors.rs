@@ -17,11 +17,13 @@ on_every_bed!(
     source_that_is_gone_fails_the_requester,
     unsignalled_failure_reports,
     death_of_the_peer_device_ends_outstanding_work,
+    death_of_the_peer_device_is_news,
     work_after_the_death_of_the_peer_ends_too,
     end_of_the_peer_queue_pair_ends_outstanding_work,
     what_the_peer_sent_before_its_end_arrives,
     unexpected_sequence_number_ends_the_connection,
     to_error_flushes_sends_then_receives,
+    unsignalled_successes_do_not_hold_up_a_failing_queue_pair,
     failure_of_one_queue_pair_leaves_others_alone,
     waiting_send_of_a_peer_that_died_does_not_keep_a_group_awake,
 );
@@ -345,7 +347,6 @@ fn reap_until<D: Device>(end: &mut End<D>, count: usize) {
 fn death_of_the_peer_device_ends_outstanding_work<B: Bed>() {
     let mut world = World::<B>::connected(Wish::default());
     world.a.recv(0);
-    let gid = world.b.device.identity().gid;
     world.a.send(1, b"no receive there", Signal::Unsignaled);
     world.a.send(2, b"x", Signal::Signaled);
     world.a.flush();
@@ -356,6 +357,12 @@ fn death_of_the_peer_device_ends_outstanding_work<B: Bed>() {
         [(1, WcStatus::RetryExceeded), (2, WcStatus::WrFlush)]
     );
     assert_eq!(a.recvs(), [(0, WcStatus::WrFlush)]);
+}
+
+fn death_of_the_peer_device_is_news<B: Bed>() {
+    let world = World::<B>::connected(Wish::default());
+    let gid = world.b.device.identity().gid;
+    let (a, _bed) = bury(world);
     for _ in 0..20_000_000u64 {
         if a.device
             .take_events()
@@ -465,6 +472,25 @@ fn to_error_flushes_sends_then_receives<B: Bed>() {
     assert_eq!(tally(&world.a.done), [(WcStatus::WrFlush, 4)].into());
     let order: Vec<u64> = world.a.done.iter().map(|done| done.wr_id.0).collect();
     assert_eq!(order, [5, 6, 0, 1]);
+}
+
+fn unsignalled_successes_do_not_hold_up_a_failing_queue_pair<B: Bed>() {
+    let mut world = World::<B>::connected(Wish::default());
+    world.a.recv(0);
+    world.a.recv(1);
+    world.a.fill(0, &[0xaa; 8]);
+    let to = world.b.place(0);
+    writes_to(&mut world, to, 8, Placement::Inline);
+    // It is done, and nothing says so.
+    world.until(|world| world.b.bytes(0, 8) == [0xaa; 8]);
+    let mut qp = world.a.group.release(world.a.qp).expect("there");
+    world.a.device.to_error(&mut qp).expect("error");
+    world.a.qp = world.a.group.adopt(qp).expect("adopt");
+    world.until(|world| world.a.recvs().len() == 2);
+    world.settle();
+    assert_eq!(tally(&world.a.done)[&WcStatus::WrFlush], world.a.done.len());
+    let last: Vec<u64> = world.a.recvs().iter().map(|(wr, _)| *wr).collect();
+    assert_eq!(last, [0, 1]);
 }
 
 fn failure_of_one_queue_pair_leaves_others_alone<B: Bed>() {

@@ -11,6 +11,7 @@ const LINES_MAX: usize = 800;
 const UNSAFE_PLACES: &[&str] = &[
     "dataplane/provider/src/verbs/ffi",
     "dataplane/provider/src/verbs/ffi.rs",
+    "dataplane/rdma-core-sys/src/calls.rs",
     "dataplane/rdma-core-sys/src/library.rs",
     "dataplane/rdma-core-sys/src/zeroed.rs",
     "dataplane/ring/src/hint",
