@@ -5,7 +5,7 @@
 #: libraries libibverbs.so.1
 #: tests pollux-provider/conformance
 #: memory 768
-#: limit 240
+#: limit 400
 
 rxe_up
 export POLLUX_VERBS_DEVICE=rxe0
