@@ -5,7 +5,7 @@
 #: libraries libibverbs.so.1
 #: tests pollux-provider/conformance
 #: memory 768
-#: limit 240
+#: limit 400
 
 rxe_up
 export POLLUX_VERBS_DEVICE=rxe0
@@ -13,8 +13,11 @@ export POLLUX_VERBS_DEVICE=rxe0
 # time: they share the adapter, and it shares the processor with them.
 cases=
 conformance --list verbs:: | grep -q ': test$' && cases=verbs::
-status=0
-conformance --test-threads=1 $cases >/out/conformance 2>&1 || status=$?
-cat /out/conformance
+# Printed while it runs, so that the log of a case that hangs ends with its name.
+{
+    status=0
+    conformance --test-threads=1 $cases || status=$?
+    echo $status >/tmp/status
+} 2>&1 | tee /out/conformance
 say "${cases:-all cases}: $(grep '^test result' /out/conformance)"
-exit $status
+exit "$(cat /tmp/status)"

@@ -5,7 +5,8 @@
 
 barrier first
 barrier second
-echo "from $HOST" >/out/word
+# Large enough to be cut off, if an end could overtake what was written before it.
+head -c 8388608 /dev/urandom >/out/noise
 case $HOST in
     a) ping -c 1 -W 10 "$PEER" ;;
     b) ping -c 1 -W 10 "$PEER6" ;;

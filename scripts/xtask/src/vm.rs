@@ -178,7 +178,7 @@ impl Runs<'_> {
         image::write(&self.guest, scenario, &built, &scripts, &image)?;
         let outcome = self.boot(scenario, &logs, &image)?;
         remove(&image)?;
-        unpack_files(&logs, scenario.ends.len())?;
+        unpack_files(&logs, &outcome.ends)?;
         let times = match outcome.boot {
             Some(boot) => format!("{:.1} s", boot.as_secs_f64()),
             None => "never".to_owned(),
@@ -267,11 +267,13 @@ fn attend(
     }
 }
 
-/// What guests left in `/out`, as a folder for each host that left something.
-fn unpack_files(logs: &Path, hosts: usize) -> Result<()> {
-    for host in &HOSTS[..hosts] {
+/// What guests left in `/out`, as a folder for each host that left something. What is there of a guest
+/// that did not reach its end may be cut off anywhere, so it is not looked at.
+fn unpack_files(logs: &Path, ends: &[End]) -> Result<()> {
+    for (host, end) in HOSTS.iter().zip(ends) {
         let archive = logs.join(format!("{host}.files"));
-        if fs::metadata(&archive).is_ok_and(|archive| archive.len() > 0) {
+        let has_some = fs::metadata(&archive).is_ok_and(|archive| archive.len() > 0);
+        if has_some && matches!(end, End::Exited(_)) {
             let to = logs.join(host);
             fs::create_dir_all(&to).with_context(|| format!("cannot make {}", to.display()))?;
             let status = Command::new("tar")
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_guest_are_unpacked_and_none_is_no_error() {
+    fn files_of_a_guest_are_unpacked_if_it_reached_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let logs = folder.path();
         fs::create_dir(logs.join("there")).unwrap();
@@ -372,8 +374,8 @@ mod tests {
             .status()
             .unwrap();
         assert!(status.success());
-        fs::write(logs.join("b.files"), "").unwrap();
-        unpack_files(logs, 2).unwrap();
+        fs::write(logs.join("b.files"), "cut off").unwrap();
+        unpack_files(logs, &[End::Exited(1), End::Hung]).unwrap();
         assert_eq!(fs::read_to_string(logs.join("a/trace")).unwrap(), "x");
         assert!(!logs.join("a.files").exists() && !logs.join("b").exists());
     }

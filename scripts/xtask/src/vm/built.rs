@@ -35,7 +35,7 @@ pub(crate) fn build(root: &Path, scenario: &Scenario) -> Result<Vec<(String, Pat
             continue;
         }
         let mut arguments = command.to_vec();
-        arguments.extend(["--workspace", "--locked"]);
+        arguments.extend(["--workspace", "--locked", "--profile", &scenario.profile]);
         for one in wanted {
             arguments.extend([kind, &one.target]);
         }

@@ -17,6 +17,9 @@ const MEMORY_MIB: u32 = 512;
 /// Time in which a scenario ends once its hosts are up, where the header says nothing.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Profile of what cargo builds, where the header says nothing: what other steps have built already.
+const PROFILE: &str = "dev";
+
 /// How a host came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -74,6 +77,8 @@ pub(crate) struct Scenario {
     pub built: Vec<Built>,
     /// Tests of the workspace.
     pub tests: Vec<Built>,
+    /// Profile by which cargo builds both.
+    pub profile: String,
     /// Time in which it ends once its hosts are up.
     pub limit: Duration,
     /// Memory of each host in MiB.
@@ -103,6 +108,7 @@ impl Scenario {
             libraries: Vec::new(),
             built: Vec::new(),
             tests: Vec::new(),
+            profile: PROFILE.to_owned(),
             limit: LIMIT,
             memory_mib: MEMORY_MIB,
             capture: Capture::No,
@@ -150,6 +156,7 @@ impl Scenario {
             "libraries" => self.libraries.extend(words()),
             "built" => self.built.extend(built(value)?),
             "tests" => self.tests.extend(built(value)?),
+            "profile" if !value.is_empty() => value.clone_into(&mut self.profile),
             "limit" => self.limit = Duration::from_secs(number(key, value, 1..=900)?.into()),
             "memory" => self.memory_mib = number(key, value, 128..=4096)?,
             "capture" if value.is_empty() => self.capture = Capture::Yes,
@@ -261,7 +268,7 @@ mod tests {
                     #: expect b exit 3\n#: modules smc rdma_rxe\n#: modules smc_diag\n\
                     #: programs rdma ip\n#: libraries libibverbs.so.1\n\
                     #: built pollux-control/polluxd\n#: tests pollux-provider/conformance\n\
-                    #: limit 90\n#: memory 768\n#: capture\necho '#: about not this'\n";
+                    #: profile release\n#: limit 90\n#: memory 768\n#: capture\necho '#: about not this'\n";
         let scenario = parse(text).unwrap();
         let built = |package: &str, target: &str| Built {
             package: package.to_owned(),
@@ -277,6 +284,7 @@ mod tests {
             libraries: vec!["libibverbs.so.1".to_owned()],
             built: vec![built("pollux-control", "polluxd")],
             tests: vec![built("pollux-provider", "conformance")],
+            profile: "release".to_owned(),
             limit: Duration::from_secs(90),
             memory_mib: 768,
             capture: Capture::Yes,
