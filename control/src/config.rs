@@ -136,8 +136,10 @@ impl Default for AttachConfig {
 pub struct DeviceConfig {
     /// What carries the work requests.
     pub driver: Driver,
-    /// Name in tables and logs.
+    /// Name in tables and logs; with an adapter, its name.
     pub name: String,
+    /// Port of an adapter.
+    pub port: u8,
     /// Address on the fabric.
     pub gid: GidChoice,
     /// Folder in which soft devices meet.
@@ -163,6 +165,7 @@ impl Default for DeviceConfig {
         DeviceConfig {
             driver: Driver::Soft,
             name: "soft0".to_string(),
+            port: 1,
             gid: GidChoice::Auto,
             fabric_dir: PathChoice::Auto,
             personality: Personality::Generic,
