@@ -10,10 +10,12 @@
 //! | `sessions` | programs on the attach socket |
 //! | `services` | echo services and latency runs inside the workers |
 //! | `operations` | the methods of the control socket |
+//! | `devices` | opening the device of the configuration |
 //! | `admission`, `limits` | what one program or one peer may have |
 //! | `tcp`, `threads`, `fallbacks`, `inline`, `throttles` | what those share |
 
 mod admission;
+mod devices;
 mod fallbacks;
 mod handshakes;
 mod inline;
@@ -34,9 +36,7 @@ use self::sessions::{Greeting, SessionState};
 use self::tcp::Tcp;
 use self::threads::WorkerThread;
 use self::throttles::Throttles;
-use crate::config::{
-    Config, CreditChoice, Driver, GidChoice, Hugepages, Paths, PollMode, ServiceKind,
-};
+use crate::config::{Config, CreditChoice, Driver, Hugepages, Paths, PollMode, ServiceKind};
 use crate::core_lock::CoreLock;
 use crate::cores::CorePlan;
 use crate::exit::{ExitStatus, Fatal};
@@ -53,8 +53,7 @@ use crate::unix_socket::{BoundSocket, SocketPath};
 use arrayvec::ArrayVec;
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::time::Instant;
-use pollux_provider::soft::{self, DeviceOptions};
-use pollux_provider::{Device, verbs};
+use pollux_provider::Device;
 use pollux_ring::{Pages, Wake};
 use pollux_wire::clc::VendorOptions;
 use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
@@ -225,51 +224,21 @@ fn worker_poll(mode: PollMode) -> WorkerPoll {
     }
 }
 
-/// Runs `polluxd` on the device of its configuration until it is told to end.
+/// Runs `polluxd` on the device of the configuration until it is told to end.
 ///
 /// # Errors
 /// What keeps the appliance from starting, with its exit status.
 pub fn serve(prepared: Prepared) -> Result<(), Fatal> {
     match prepared.config.device.driver {
-        Driver::Soft => Appliance::start(open_soft(&prepared)?, prepared)?.run(),
-        Driver::Verbs => Appliance::start(open_verbs(&prepared)?, prepared)?.run(),
+        Driver::Soft => {
+            let device = devices::open_soft(&prepared.config, &prepared.paths)?;
+            Appliance::start(device, prepared)?.run()
+        }
+        Driver::Verbs => {
+            let device = devices::open_verbs(&prepared.config)?;
+            Appliance::start(device, prepared)?.run()
+        }
     }
-}
-
-fn open_verbs(prepared: &Prepared) -> Result<verbs::VerbsDevice, Fatal> {
-    let device = &prepared.config.device;
-    let gid = match device.gid {
-        GidChoice::Fixed(gid) => verbs::GidChoice::Local(match gid.to_ipv4_mapped() {
-            Some(address) => address.into(),
-            None => gid.into(),
-        }),
-        GidChoice::Auto => verbs::GidChoice::Only,
-    };
-    let options = verbs::OpenOptions {
-        device: device.name.clone(),
-        port: device.port,
-        gid,
-    };
-    verbs::VerbsDevice::open(&options).map_err(|error| Fatal::unavailable(error.to_string()))
-}
-
-fn open_soft(prepared: &Prepared) -> Result<soft::SoftDevice, Fatal> {
-    let device = &prepared.config.device;
-    let gid = match device.gid {
-        GidChoice::Fixed(gid) => gid.octets(),
-        // The same at each start, so that a killed instance's place on the fabric is taken over.
-        GidChoice::Auto => prepared.paths.default_gid().octets(),
-    };
-    let options = DeviceOptions {
-        name: device.name.clone(),
-        personality: device.personality,
-        mtu_bytes: device.mtu_bytes,
-        ..DeviceOptions::new(gid)
-    };
-    soft::open_shm(&prepared.paths.fabric_dir, options).map_err(|error| match error {
-        soft::OpenError::InUse { .. } => Fatal::temporary(error.to_string()),
-        _ => Fatal::os(error.to_string()),
-    })
 }
 
 impl<D> Appliance<D>

@@ -136,9 +136,9 @@ impl Default for AttachConfig {
 pub struct DeviceConfig {
     /// What carries the work requests.
     pub driver: Driver,
-    /// Name in tables and logs.
+    /// Name in tables and logs; with an adapter, its name.
     pub name: String,
-    /// Port of the adapter.
+    /// Port of an adapter.
     pub port: u8,
     /// Address on the fabric.
     pub gid: GidChoice,

@@ -382,8 +382,8 @@ const DEVICE: &[Key<Config>] = &[
         name: "driver",
         unit: "driver",
         limits: Limits::Words(Driver::WORDS),
-        about: "\"soft\" is the embedded fabric between appliances of one host. \"verbs\" is a port of \
-                an RDMA adapter with RoCE, through libibverbs.",
+        about: "\"soft\" is the embedded fabric between appliances of one host; \"verbs\" is the RDMA \
+                device called name (RoCE), through libibverbs.",
         get: |c| Setting::text(c.device.driver),
         set: |c, found, limits| found.word(limits).map(|driver| c.device.driver = driver),
     },
@@ -391,8 +391,8 @@ const DEVICE: &[Key<Config>] = &[
         name: "name",
         unit: "name",
         limits: NAME,
-        about: "Name of the device in tables and logs; for \"verbs\" that of the adapter, as \
-                `rdma link` shows it before the /.",
+        about: "Name of the device in tables and logs. With \"verbs\" the name by which the kernel knows \
+                it, such as mlx5_0 or rxe0: see `rdma link`.",
         get: |c| Setting::text(&c.device.name),
         set: |c, found, limits| found.text(limits).map(|Name(name)| c.device.name = name),
     },
@@ -400,7 +400,7 @@ const DEVICE: &[Key<Config>] = &[
         name: "port",
         unit: "port",
         limits: Limits::Count { min: 1, max: 255 },
-        about: "Port of the adapter. The soft device has one.",
+        about: "Port of the adapter, with \"verbs\".",
         get: |c| Setting::count(c.device.port),
         set: |c, found, limits| found.count(limits).map(|port| c.device.port = port),
     },
@@ -409,8 +409,10 @@ const DEVICE: &[Key<Config>] = &[
         unit: "GID",
         limits: Limits::Form("\"auto\" or an IPv6 address such as ::ffff:192.0.2.7"),
         about: "Address of the device on the fabric, different for each. \"auto\" makes one from \
-                the runtime folder; for \"verbs\" it is the only IPv4 address of the port's RoCEv2 \
-                GIDs, or without any, the only IPv6 address that is not link-local.",
+                the runtime folder. With \"verbs\" the local address of the TCP connections, for \
+                which the port must have a RoCEv2 GID; \"auto\" takes that of a service or an smc \
+                forward, else the port's only IPv4 address, or without any its only IPv6 address \
+                that is not link-local.",
         get: |c| Setting::text(c.device.gid),
         set: |c, found, limits| found.text(limits).map(|gid| c.device.gid = gid),
     },

@@ -59,7 +59,7 @@ words! {
     pub enum Driver {
         /// The embedded software fabric; needs no adapter and no rights.
         Soft = "soft",
-        /// An RDMA adapter, through libibverbs.
+        /// An RDMA device of this host (RoCE), through libibverbs.
         Verbs = "verbs",
     }
 }
@@ -219,10 +219,10 @@ fn absolute(text: &str) -> Result<PathBuf, ValueError> {
     Ok(PathBuf::from(text))
 }
 
-/// The GID of a soft device.
+/// The GID of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GidChoice {
-    /// One that follows from host and instance.
+    /// One that follows from host and instance, or with an adapter from the addresses listened on.
     #[default]
     Auto,
     /// This one, in the form of an IPv6 address (RoCEv2; IPv4 is mapped).

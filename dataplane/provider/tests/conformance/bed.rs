@@ -161,7 +161,7 @@ pub(crate) fn rts(wish: &Wish) -> RtsAttr {
         sq_psn: 0x123456,
         timeout: 15,
         // Soft-RoCE takes 7 for ever.
-        retry_count: 3,
+        retry_count: 6,
         rnr_retry: wish.rnr_retry,
     }
 }

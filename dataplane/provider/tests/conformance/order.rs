@@ -354,7 +354,8 @@ fn released_queue_pair_keeps_its_work<B: Bed>() {
     let qp = world.b.group.release(world.b.qp).expect("it is there");
     assert!(world.b.group.release(world.b.qp).is_none(), "once");
     world.settle();
-    assert!(world.a.done.is_empty() && world.b.done.is_empty());
+    // Whether the message was taken meanwhile is the driver's affair.
+    assert!(world.b.done.is_empty());
     let from = world.b.piece(0, 1);
     let nobody = world.b.group.post_recv(world.b.qp, WrId(1), from);
     assert_eq!(nobody, Err(PostError::NoSuchQp(world.b.qp)));

@@ -160,7 +160,10 @@ fn error_wakes_a_sleeping_requester<B: Bed>() {
     world.a.flush();
     asleep(&mut world.a);
     (0..100).for_each(|_| world.b.reap(0));
-    woken(&mut world.a);
+    // An adapter may have been faster than the sleep.
+    if world.a.done.is_empty() {
+        woken(&mut world.a);
+    }
     world.until(|world| world.a.done.len() == 1);
 }
 
