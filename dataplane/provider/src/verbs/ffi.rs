@@ -242,6 +242,13 @@ impl Drop for Pd {
     }
 }
 
+fn is_writable(region: &Region) -> bool {
+    match region {
+        Region::Shared(segment) => segment.access() == pollux_ring::Access::ReadWrite,
+        Region::Private(_) => true,
+    }
+}
+
 /// A registration. Keeps the memory mapped.
 pub(super) struct MemoryRegion {
     pd: Arc<Pd>,
@@ -264,9 +271,14 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<MemoryRegion, Errno> {
         assert!(offset <= region.len() && len <= region.len() - offset);
+        // Receives are written by our own adapter. Memory that is mapped for reading only can be sent from.
+        let local = if is_writable(region) {
+            sys::IBV_ACCESS_LOCAL_WRITE
+        } else {
+            0
+        };
         let flags = match access {
-            // Receives are written by our own adapter, and sends are not hurt by it.
-            Access::LocalOnly => sys::IBV_ACCESS_LOCAL_WRITE,
+            Access::LocalOnly => local,
             Access::RemoteWrite => sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE,
         };
         let addr = (region.addr() + offset as u64) as *mut std::ffi::c_void;

@@ -70,8 +70,8 @@ mod own {
 
     use pollux_provider::verbs::{OpenError, VerbsDevice, device_names};
     use pollux_provider::{
-        Access, Armed, Device, DeviceEvent, PollGroup, Qp, QpCaps, QpErrorCause, Region,
-        RemoteSpan, Rkey, Signal, Sleep, WcStatus,
+        Access, Armed, Device, DeviceEvent, Payload, PollGroup, Qp, QpCaps, QpErrorCause, Region,
+        RemoteSpan, Rkey, Sge, Signal, Sleep, WcStatus, WrId,
     };
     use pollux_ring::{PageKind, Pages, Segment};
 
@@ -256,6 +256,37 @@ mod own {
         region.copy_out(offset - 1, &mut arrived).expect("inside");
         assert!(arrived[1..4097].iter().all(|byte| *byte == 0x5a));
         assert_eq!((arrived[0], arrived[4097]), (0, 0));
+    }
+
+    #[test]
+    fn memory_that_is_mapped_for_reading_only_can_be_sent_from() {
+        if !adapter() {
+            return;
+        }
+        let ours = Segment::create("read only", 4096, Pages::Off).expect("segment");
+        ours.copy_in(5, b"from there").expect("inside");
+        let fd = ours.fd().try_clone_to_owned().expect("descriptor");
+        let access = pollux_ring::Access::ReadOnly;
+        let view = Segment::from_fd(fd, access, 1 << 20).expect("view");
+        let region = Region::from(view);
+        let mut world = world();
+        let register = |access| world.a.device.register(&region, 0, 4096, access);
+        assert!(register(Access::RemoteWrite).is_err());
+        let mr = register(Access::LocalOnly).expect("registration");
+        let from = Sge {
+            addr: mr.addr() + 5,
+            length: 10,
+            lkey: mr.lkey(),
+        };
+        let (qp, to) = (world.a.qp, world.b.place(0));
+        let payload = Payload::ByReference(std::slice::from_ref(&from));
+        let (wr, signal) = (WrId(1), Signal::Signaled);
+        let posted = world.a.group.post_write(qp, wr, payload, to, signal);
+        assert_eq!(posted, Ok(()));
+        world.a.flush();
+        world.until(|world| !world.a.done.is_empty());
+        assert_eq!(world.a.sends(), [(1, WcStatus::Success)]);
+        assert_eq!(world.b.bytes(0, 10), b"from there");
     }
 
     #[test]
