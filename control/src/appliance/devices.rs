@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use pollux_provider::Device;
 use pollux_provider::soft::{self, DeviceOptions, SoftDevice};
-use pollux_provider::verbs::{self, GidTable, OpenError, OpenOptions, VerbsDevice};
+use pollux_provider::verbs::{self, OpenError, OpenOptions, VerbsDevice};
 
 use crate::config::{Config, Endpoint, GidChoice, Paths};
 use crate::exit::{ExitStatus, Fatal};
@@ -35,10 +35,7 @@ pub(super) fn open_verbs(config: &Config) -> Result<VerbsDevice, Fatal> {
     let fatal = |error: OpenError| Fatal::new(status(&error), error.to_string());
     let gid = match device.gid {
         GidChoice::Fixed(gid) => verbs::GidChoice::Local(IpAddr::from(gid)),
-        GidChoice::Auto => {
-            let table = verbs::gids(&device.name, device.port).map_err(fatal)?;
-            listened_on(config, &table).map_or(verbs::GidChoice::Only, verbs::GidChoice::Local)
-        }
+        GidChoice::Auto => verbs::GidChoice::FirstOf(listened_on(config)),
     };
     let options = OpenOptions {
         device: device.name.clone(),
@@ -56,17 +53,18 @@ pub(super) fn open_verbs(config: &Config) -> Result<VerbsDevice, Fatal> {
     Ok(opened)
 }
 
-/// The first address that services or smc forwards listen on for which the port has a GID.
-fn listened_on(config: &Config, table: &GidTable) -> Option<IpAddr> {
+/// The addresses that services and smc forwards listen on.
+fn listened_on(config: &Config) -> Vec<IpAddr> {
     let services = config.services.iter().map(|service| service.listen);
     let forwards = config.forwards.iter();
     let forwards = forwards.filter_map(|forward| match forward.listen {
         Endpoint::Smc(address) => Some(address),
         Endpoint::Tcp(_) | Endpoint::Unix(_) => None,
     });
-    let addresses = services.chain(forwards).map(|address| address.ip());
-    let mut usable = addresses.filter(|address| verbs::choose(table, *address).is_ok());
-    usable.next()
+    services
+        .chain(forwards)
+        .map(|address| address.ip())
+        .collect()
 }
 
 /// What the refusal of a device comes down to.
@@ -86,34 +84,21 @@ fn status(error: &OpenError) -> ExitStatus {
 
 #[cfg(test)]
 mod tests {
-    use pollux_provider::verbs::{GidEntry, GidKind, GidTable};
+    use std::net::IpAddr;
 
     use super::{ExitStatus, OpenError, listened_on, status};
     use crate::config::Config;
 
-    fn table() -> GidTable {
-        let address: std::net::Ipv4Addr = "192.0.2.7".parse().unwrap();
-        GidTable(vec![GidEntry {
-            index: 3,
-            gid: address.to_ipv6_mapped().octets(),
-            kind: GidKind::RoceV2,
-            netdev: "eth0".to_owned(),
-        }])
-    }
-
-    fn config(listens: &[&str]) -> Config {
-        let service =
-            |listen: &&str| format!("[[service]]\nkind = \"echo\"\nlisten = \"{listen}\"\n");
-        let text: String = listens.iter().map(service).collect();
-        Config::from_toml_str(&text, "x.toml").expect("a configuration")
-    }
-
     #[test]
-    fn address_of_the_device_is_one_that_is_listened_on_and_has_a_gid() {
-        let found = listened_on(&config(&["127.0.0.1:1", "192.0.2.7:2"]), &table());
-        assert_eq!(found, Some("192.0.2.7".parse().unwrap()));
-        let all_addresses = config(&["0.0.0.0:1"]);
-        assert_eq!(listened_on(&all_addresses, &table()), None);
+    fn addresses_of_services_and_of_the_way_out_are_listened_on() {
+        let text = "[[service]]\nkind = \"echo\"\nlisten = \"192.0.2.7:2\"\n\
+                    [[forward]]\nname = \"out\"\nlisten = \"smc:192.0.2.8:1\"\n\
+                    connect = \"tcp:127.0.0.1:3\"\n\
+                    [[forward]]\nname = \"in\"\nlisten = \"tcp:127.0.0.1:4\"\n\
+                    connect = \"smc:192.0.2.9:1\"\n";
+        let config = Config::from_toml_str(text, "x.toml").expect("a configuration");
+        let expected: [IpAddr; 2] = ["192.0.2.7", "192.0.2.8"].map(|a| a.parse().unwrap());
+        assert_eq!(listened_on(&config), expected);
     }
 
     #[test]

@@ -32,10 +32,14 @@ where
     D::Qp: 'static,
     D::Group: 'static,
 {
-    /// Longest WRITE that is worth sending inline: as configured, or as the driver knows it.
+    /// Longest WRITE that is worth sending inline: as configured, or as the driver knows it; without
+    /// either, whatever fits.
     fn inline_threshold(&self) -> u32 {
         match self.config.device.inline_threshold {
-            InlineThreshold::Auto => self.plane.device().limits().inline_worth_bytes,
+            InlineThreshold::Auto => {
+                let known = self.plane.device().limits().inline_worth_bytes;
+                known.unwrap_or(u32::MAX)
+            }
             InlineThreshold::Bytes(bytes) => bytes,
         }
     }

@@ -259,19 +259,19 @@ where
             port: identity.port,
             mtu_bytes: identity.mtu_bytes,
             inline: self.plane.inline_found().clone(),
-            limits: BTreeMap::from([
-                ("send_wr".to_string(), u64::from(limits.send_wr_max)),
-                ("recv_wr".to_string(), u64::from(limits.recv_wr_max)),
-                ("send_sge".to_string(), u64::from(limits.send_sge_max)),
-                ("recv_sge".to_string(), u64::from(limits.recv_sge_max)),
-                ("qp".to_string(), u64::from(limits.qp_max)),
-                ("cq_entries".to_string(), u64::from(limits.cq_entries_max)),
-                ("mr".to_string(), u64::from(limits.mr_max)),
-                (
-                    "inline_worth".to_string(),
-                    u64::from(limits.inline_worth_bytes),
-                ),
-            ]),
+            limits: [
+                ("send_wr", Some(limits.send_wr_max)),
+                ("recv_wr", Some(limits.recv_wr_max)),
+                ("send_sge", Some(limits.send_sge_max)),
+                ("recv_sge", Some(limits.recv_sge_max)),
+                ("qp", Some(limits.qp_max)),
+                ("cq_entries", Some(limits.cq_entries_max)),
+                ("mr", Some(limits.mr_max)),
+                ("inline_worth", limits.inline_worth_bytes),
+            ]
+            .into_iter()
+            .filter_map(|(name, limit)| Some((name.to_string(), u64::from(limit?))))
+            .collect(),
         }
     }
 

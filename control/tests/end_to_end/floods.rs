@@ -270,9 +270,9 @@ fn a_service_without_descriptors_turns_its_clients_away_in_few_words() {
     let echo: SocketAddr = echo.trim().parse().expect("an address");
     // Who asked whether the appliance is ready has gone, and its descriptor is free, when a later client,
     // which stays, has its answer.
-    let mut stays = std::os::unix::net::UnixStream::connect(a.control_socket()).expect("connect");
-    std::io::Write::write_all(&mut stays, b"\n?\n").expect("write");
-    std::io::Read::read_exact(&mut stays, &mut [0]).expect("an answer");
+    let mut stays = UnixStream::connect(a.control_socket()).expect("connect");
+    stays.write_all(b"\n?\n").expect("write");
+    stays.read_exact(&mut [0]).expect("an answer");
     let old = take_descriptors(&a);
     for _ in 0..50 {
         let stream = TcpStream::connect(echo).expect("the kernel's queue takes it");

@@ -1,8 +1,8 @@
 //! What every driver checks by itself, before it asks an adapter: arguments of the contract.
 
 use crate::{
-    DeviceLimits, ModifyError, Piece, PostError, QpCaps, Region, RegisterError, RtrAttr, RtsAttr,
-    rnr_timer_ns,
+    DeviceLimits, ModifyError, Piece, PostError, QpCaps, QpState, Region, RegisterError, RtrAttr,
+    RtsAttr, rnr_timer_ns,
 };
 
 /// Whether a path MTU of so many bytes exists.
@@ -35,6 +35,41 @@ pub(crate) fn check_span(region: &Region, offset: usize, len: usize) -> Result<(
             len,
             region_bytes,
         });
+    }
+    Ok(())
+}
+
+/// Whether a queue pair in this state takes a send beside those that it has.
+#[inline(always)]
+pub(crate) fn may_send(state: QpState, queued: usize, caps: &QpCaps) -> Result<(), PostError> {
+    match state {
+        QpState::Rts => {}
+        QpState::Reset | QpState::Init | QpState::Rtr | QpState::Error => {
+            return Err(PostError::WrongState(state));
+        }
+    }
+    if queued >= caps.send_wr as usize {
+        return Err(PostError::SendQueueFull);
+    }
+    Ok(())
+}
+
+/// Whether a send may have so many pieces.
+#[inline(always)]
+pub(crate) fn check_count(pieces: usize, caps: &QpCaps) -> Result<(), PostError> {
+    let limit = caps.send_sge;
+    if pieces > limit as usize {
+        return Err(PostError::TooManySges { pieces, limit });
+    }
+    Ok(())
+}
+
+/// Whether so many bytes may go inline.
+#[inline(always)]
+pub(crate) fn check_inline(bytes: u64, caps: &QpCaps) -> Result<(), PostError> {
+    let limit = caps.inline_bytes;
+    if bytes > u64::from(limit) {
+        return Err(PostError::InlineTooLong { bytes, limit });
     }
     Ok(())
 }

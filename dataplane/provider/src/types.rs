@@ -184,6 +184,17 @@ pub struct QpCaps {
     pub inline_bytes: u32,
 }
 
+impl QpCaps {
+    /// Those of a queue pair that is not there.
+    pub const NONE: QpCaps = QpCaps {
+        send_wr: 0,
+        recv_wr: 0,
+        send_sge: 0,
+        recv_sge: 0,
+        inline_bytes: 0,
+    };
+}
+
 impl fmt::Display for QpCaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let QpCaps {
@@ -319,8 +330,8 @@ pub struct DeviceLimits {
     /// Longest WRITE by reference, bytes.
     pub message_bytes_max: u32,
     /// Longest WRITE that is worth posting inline, bytes, where more is granted: longer ones arrive
-    /// sooner by reference. As measured with this driver; `u32::MAX` where nobody has measured.
-    pub inline_worth_bytes: u32,
+    /// sooner by reference. As measured with this driver; `None` where nobody has measured.
+    pub inline_worth_bytes: Option<u32>,
 }
 
 /// What is asked of [`crate::Device::create_poll_group`].

@@ -27,10 +27,10 @@ use crate::shared::{ProgramSide, SlotState, SubmissionOp};
 /// Longest session segment that is mapped, in bytes.
 const SEGMENT_BYTES_MAX: usize = 1 << 40;
 /// How long a call that must not wait stands by while the worker makes room for submissions.
-const PUSH_PATIENCE: Duration = Duration::from_millis(10);
+pub(super) const PUSH_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the end of a stream stands by for room in the submission ring. No error can tell of it
 /// there, and a worker that runs makes room within microseconds.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// Fruitless polls of an event loop after which the core is offered to others: a few microseconds.
 const POLLS_PER_YIELD: u32 = 64;
 /// Fruitless calls between two looks at whether the appliance still lives.
@@ -589,10 +589,8 @@ pub(super) enum Patience {
     UntilDone,
     /// Until then.
     Until(Instant),
-    /// [`PUSH_PATIENCE`].
-    Brief,
-    /// [`CLOSE_PATIENCE`].
-    Close,
+    /// So long.
+    For(Duration),
 }
 
 impl Patience {
@@ -600,8 +598,7 @@ impl Patience {
         match self {
             Patience::UntilDone => None,
             Patience::Until(end) => Some(end),
-            Patience::Brief => Some(now + PUSH_PATIENCE),
-            Patience::Close => Some(now + CLOSE_PATIENCE),
+            Patience::For(time) => now.checked_add(time),
         }
     }
 }

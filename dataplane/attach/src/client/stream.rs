@@ -13,7 +13,7 @@ use rustix::net::SendFlags;
 use super::error::UpgradeError;
 use super::inbound::{Answer, Interest, ReadStep, Readiness};
 use super::outbound::{Pieces, Written};
-use super::session::{Patience, Shared};
+use super::session::{CLOSE_PATIENCE, PUSH_PATIENCE, Patience, Shared};
 use super::slot::SlotCell;
 use super::wait::{Spin, Waited};
 use crate::shared::{SlotState, SubmissionOp};
@@ -586,11 +586,11 @@ impl Accelerated {
     /// How long writes stand by for room in the submission ring.
     fn patience(&self) -> Patience {
         if self.is_nonblocking() {
-            return Patience::Brief;
+            return Patience::For(PUSH_PATIENCE);
         }
-        let deadline = |timeout| Instant::now().checked_add(timeout);
-        let deadline = self.timeouts().write.and_then(deadline);
-        deadline.map_or(Patience::UntilDone, Patience::Until)
+        self.timeouts()
+            .write
+            .map_or(Patience::UntilDone, Patience::For)
     }
 
     fn readiness(&self) -> Readiness {
@@ -615,10 +615,12 @@ impl Drop for Accelerated {
     fn drop(&mut self) {
         self.shared.inbound().unwatch(self.slot);
         self.shared.release(self.slot, SubmissionOp::Close);
-        self.shared.push_held(match self.is_nonblocking() {
-            true => Patience::Brief,
-            false => Patience::Close,
-        });
+        self.shared
+            .push_held(Patience::For(if self.is_nonblocking() {
+                PUSH_PATIENCE
+            } else {
+                CLOSE_PATIENCE
+            }));
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use pollux_attach::client::{Blocking, NoDelay, Session, SessionOptions};
+use pollux_attach::client::{Blocking, NoDelay, Session, SessionOptions, Stream};
 use pollux_attach::shared::SlotState;
 
 use crate::appliance::{Appliance, Plan, Policy, Poll};
@@ -372,27 +372,38 @@ fn more_submissions_than_the_ring_holds_are_kept_and_delivered() {
     assert_eq!(appliance.report().violations, []);
 }
 
+/// Writes more messages without waiting than the ring of an appliance that is frozen has room for.
+fn fill_ring(stream: &Stream) {
+    stream.set_blocking(Blocking::Never).expect("mode");
+    for _ in 0..300 {
+        (&mut &*stream)
+            .write_all(b"fill")
+            .expect("room in the sndbuf");
+    }
+}
+
 #[test]
 fn close_that_finds_the_ring_full_is_delivered_by_a_later_call() {
-    let appliance = Appliance::start(Plan {
-        policy: Policy::Echo,
-        ..Plan::default()
-    });
-    let session = session(&appliance);
-    let (stream, other) = (echo(&session), echo(&session));
-    stream.set_blocking(Blocking::Never).expect("mode");
-    let thaw = appliance.freeze();
-    for _ in 0..300 {
-        (&stream).write_all(b"fill").expect("room in the sndbuf");
+    // A stream that waits stands by for longer, but not for ever.
+    for blocking in [Blocking::Never, Blocking::Wait] {
+        let appliance = Appliance::start(Plan {
+            policy: Policy::Echo,
+            ..Plan::default()
+        });
+        let session = session(&appliance);
+        let (stream, other) = (echo(&session), echo(&session));
+        let thaw = appliance.freeze();
+        fill_ring(&stream);
+        stream.set_blocking(blocking).expect("mode");
+        drop(stream);
+        drop(thaw);
+        (&other).write_all(b"x").expect("write");
+        (&other).read_exact(&mut [0]).expect("read");
+        while appliance.report().used_slots > 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(appliance.report().violations, []);
     }
-    drop(stream);
-    drop(thaw);
-    (&other).write_all(b"x").expect("write");
-    (&other).read_exact(&mut [0]).expect("read");
-    while appliance.report().used_slots > 1 {
-        std::thread::yield_now();
-    }
-    assert_eq!(appliance.report().violations, []);
 }
 
 #[test]
@@ -403,11 +414,8 @@ fn a_read_with_a_timeout_ends_in_time_although_the_ring_is_full() {
     });
     let session = session(&appliance);
     let stream = echo(&session);
-    stream.set_blocking(Blocking::Never).expect("mode");
     let thaw = appliance.freeze();
-    for _ in 0..300 {
-        (&stream).write_all(b"fill").expect("room in the sndbuf");
-    }
+    fill_ring(&stream);
     stream.set_blocking(Blocking::Wait).expect("mode");
     let timeout = Some(Duration::from_millis(5));
     stream.set_read_timeout(timeout).expect("a timeout");
@@ -416,36 +424,11 @@ fn a_read_with_a_timeout_ends_in_time_although_the_ring_is_full() {
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     // What is written in the meantime counts as written: it goes when there is room.
     (&stream).write_all(b"more").expect("room in the sndbuf");
-    let other = stream;
     drop(thaw);
-    other.set_read_timeout(None).expect("no timeout");
+    stream.set_read_timeout(None).expect("no timeout");
     let mut back = [0; 1204];
-    (&other).read_exact(&mut back).expect("read");
+    (&stream).read_exact(&mut back).expect("read");
     assert!(back.ends_with(b"fillmore"));
-    assert_eq!(appliance.report().violations, []);
-}
-
-#[test]
-fn a_stream_is_dropped_although_the_appliance_does_nothing() {
-    let appliance = Appliance::start(Plan {
-        policy: Policy::Echo,
-        ..Plan::default()
-    });
-    let session = session(&appliance);
-    let (stream, other) = (echo(&session), echo(&session));
-    stream.set_blocking(Blocking::Never).expect("mode");
-    let thaw = appliance.freeze();
-    for _ in 0..300 {
-        (&stream).write_all(b"fill").expect("room in the sndbuf");
-    }
-    stream.set_blocking(Blocking::Wait).expect("mode");
-    drop(stream);
-    drop(thaw);
-    (&other).write_all(b"x").expect("write");
-    (&other).read_exact(&mut [0]).expect("read");
-    while appliance.report().used_slots > 1 {
-        std::thread::yield_now();
-    }
     assert_eq!(appliance.report().violations, []);
 }
 

@@ -37,7 +37,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     cq_entries_max: 1 << 22,
     mr_max: 65_536,
     message_bytes_max: MESSAGE_BYTES_MAX,
-    inline_worth_bytes: INLINE_WORTH_BYTES,
+    inline_worth_bytes: Some(INLINE_WORTH_BYTES),
 };
 
 /// How a soft device is to look.

@@ -307,14 +307,7 @@ impl PollGroup for SoftGroup {
     }
 
     fn caps(&self, qp: QpIndex) -> QpCaps {
-        let none = QpCaps {
-            send_wr: 0,
-            recv_wr: 0,
-            send_sge: 0,
-            recv_sge: 0,
-            inline_bytes: 0,
-        };
-        self.core(qp).map_or(none, |core| core.caps)
+        self.core(qp).map_or(QpCaps::NONE, |core| core.caps)
     }
 
     fn state(&self, qp: QpIndex) -> QpState {

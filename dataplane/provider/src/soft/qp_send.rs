@@ -9,7 +9,7 @@ use super::line_format::{self, CARRIED_BYTES_MAX, MESSAGE_BYTES_MAX, PIECES_MAX,
 use super::port::Verdict;
 use super::qp::{Core, Link, NEVER, NOTICE_LINES, RecvRecord, SendRecord, Told, WakeFor};
 use super::shared::{MrEntry, by_lkey};
-use crate::checks::check_bounds;
+use crate::checks::{check_bounds, check_count, check_inline, may_send};
 use crate::table::View;
 use crate::{
     Completion, DeviceEvent, Payload, Piece, PostError, QpErrorCause, QpState, Region, Sge, Signal,
@@ -50,7 +50,7 @@ impl Core {
         work: Work,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        self.may_send()?;
+        may_send(self.visible_state(), self.send.records.len(), &self.caps)?;
         let (bytes, placement) = match payload {
             Payload::Inline(pieces) => (self.post_inline(work, pieces)?, Placement::Inline),
             Payload::InlineBytes(message) => (self.post_bytes(work, message)?, Placement::Inline),
@@ -71,7 +71,7 @@ impl Core {
         if let [piece] = pieces {
             check_bounds(piece)?;
             let bytes = u64::from(piece.length);
-            self.check_inline(bytes)?;
+            check_inline(bytes, &self.caps)?;
             let mut at = piece.offset;
             self.post_carried(work, piece.length as usize, |place| {
                 copy_out(piece.region, at, place);
@@ -79,10 +79,10 @@ impl Core {
             })?;
             return Ok(bytes);
         }
-        self.check_count(pieces.len())?;
+        check_count(pieces.len(), &self.caps)?;
         pieces.iter().try_for_each(check_bounds)?;
         let bytes = pieces.iter().map(|piece| u64::from(piece.length)).sum();
-        self.check_inline(bytes)?;
+        check_inline(bytes, &self.caps)?;
         self.post_carried(work, bytes as usize, gather(pieces))?;
         Ok(bytes)
     }
@@ -91,7 +91,7 @@ impl Core {
     #[inline]
     fn post_bytes(&mut self, work: Work, message: &[u8]) -> Result<u64, PostError> {
         let bytes = message.len() as u64;
-        self.check_inline(bytes)?;
+        check_inline(bytes, &self.caps)?;
         let mut rest = message;
         self.post_carried(work, message.len(), |place| {
             let (now, later) = rest.split_at(place.len());
@@ -130,27 +130,13 @@ impl Core {
         Ok(())
     }
 
-    #[inline]
-    fn may_send(&self) -> Result<(), PostError> {
-        match self.visible_state() {
-            QpState::Rts => {}
-            state @ (QpState::Reset | QpState::Init | QpState::Rtr | QpState::Error) => {
-                return Err(PostError::WrongState(state));
-            }
-        }
-        if self.send.records.len() >= self.caps.send_wr as usize {
-            return Err(PostError::SendQueueFull);
-        }
-        Ok(())
-    }
-
     #[inline(always)]
     fn check_pieces<'a>(
         &self,
         mrs: &'a View<MrEntry>,
         from: &[Sge],
     ) -> Result<(Pieces<'a>, u64), PostError> {
-        self.check_count(from.len())?;
+        check_count(from.len(), &self.caps)?;
         let mut pieces = Pieces::new();
         let mut bytes = 0;
         for sge in from {
@@ -158,24 +144,6 @@ impl Core {
             pieces.push(check_piece(mrs, sge)?);
         }
         Ok((pieces, bytes))
-    }
-
-    #[inline]
-    fn check_count(&self, pieces: usize) -> Result<(), PostError> {
-        let limit = self.caps.send_sge;
-        if pieces > limit as usize {
-            return Err(PostError::TooManySges { pieces, limit });
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn check_inline(&self, bytes: u64) -> Result<(), PostError> {
-        let limit = self.caps.inline_bytes;
-        if bytes > u64::from(limit) {
-            return Err(PostError::InlineTooLong { bytes, limit });
-        }
-        Ok(())
     }
 
     #[inline]

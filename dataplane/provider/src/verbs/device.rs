@@ -30,14 +30,13 @@ use crate::{
 const MRS_MAX: u32 = 1 << 20;
 
 /// Which GID stands for the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GidChoice {
-    /// The only one there is: see [`super::only`].
-    Only,
     /// The RoCEv2 one with this address: the local address of the TCP connections.
     Local(IpAddr),
-    /// The one at this index, which has to be for RoCEv2.
-    Index(u32),
+    /// The RoCEv2 one of the first of these addresses that has any; without, that of the port's only IPv4
+    /// address, or without any, of its only IPv6 address that is not link-local.
+    FirstOf(Vec<IpAddr>),
 }
 
 /// What to open.
@@ -58,16 +57,6 @@ pub struct OpenOptions {
 pub fn device_names() -> Result<Vec<String>, OpenError> {
     let library = Library::open()?;
     ffi::device_names(&library).map_err(|errno| OpenError::NoKernelSupport { errno })
-}
-
-/// The GIDs of a port, by their index.
-///
-/// # Errors
-/// [`OpenError`]: the device cannot be opened or read, or has no such port.
-pub fn gids(device: &str, port: u8) -> Result<GidTable, OpenError> {
-    let context = open_context(&Library::open()?, device)?;
-    let attr = query_device(&context, device)?;
-    read_gids(&context, device, &attr, port)
 }
 
 /// A device of the verbs driver: one port of an adapter.
@@ -97,9 +86,8 @@ impl VerbsDevice {
         let port_attr = usable_port(&context, device, &attr, *port)?;
         let gids = read_gids(&context, device, &attr, *port)?;
         let chosen = match gid {
-            GidChoice::Only => gid::only(&gids),
             GidChoice::Local(local) => gid::choose(&gids, *local),
-            GidChoice::Index(index) => gid::by_index(&gids, *index),
+            GidChoice::FirstOf(addresses) => gid::first_of(&gids, addresses),
         };
         let chosen = chosen.cloned().map_err(|cause| OpenError::Gid {
             name: device.clone(),
@@ -340,7 +328,7 @@ fn limits(attr: &ibv_device_attr, port_attr: &ibv_port_attr) -> DeviceLimits {
         cq_entries_max: (positive(attr.max_cqe).saturating_sub(1)) / 3 * 2,
         mr_max: positive(attr.max_mr).min(MRS_MAX),
         message_bytes_max: port_attr.max_msg_sz,
-        inline_worth_bytes: u32::MAX,
+        inline_worth_bytes: None,
     }
 }
 

@@ -106,14 +106,6 @@ pub enum GidError {
         /// What there is.
         table: GidTable,
     },
-    /// The index that was asked for is not in use, or not for RoCEv2.
-    #[error("GID index {index} is not one for RoCEv2; {table}")]
-    BadIndex {
-        /// Index asked for.
-        index: u32,
-        /// What there is.
-        table: GidTable,
-    },
 }
 
 /// The GID of an IP address.
@@ -135,7 +127,7 @@ pub(super) fn same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
 ///
 /// # Errors
 /// [`GidError::NoSuchAddress`], [`GidError::NotRoceV2`]: which of the two rules no entry keeps, with the table.
-pub fn choose(table: &GidTable, local: IpAddr) -> Result<&GidEntry, GidError> {
+pub(super) fn choose(table: &GidTable, local: IpAddr) -> Result<&GidEntry, GidError> {
     let gid = gid_of(local);
     let of_address = || table.0.iter().filter(|entry| entry.gid == gid);
     if let Some(entry) = of_address().find(|entry| entry.kind == GidKind::RoceV2) {
@@ -154,7 +146,7 @@ pub fn choose(table: &GidTable, local: IpAddr) -> Result<&GidEntry, GidError> {
 ///
 /// # Errors
 /// [`GidError::NotOne`].
-pub fn only(table: &GidTable) -> Result<&GidEntry, GidError> {
+fn only(table: &GidTable) -> Result<&GidEntry, GidError> {
     let address = |entry: &GidEntry| Ipv6Addr::from(entry.gid);
     let usable = table
         .0
@@ -172,23 +164,25 @@ pub fn only(table: &GidTable) -> Result<&GidEntry, GidError> {
     }
 }
 
-/// The entry with this index, if it is for RoCEv2.
+/// The entry of the first of these addresses that has one, else [`only`] one.
 ///
 /// # Errors
-/// [`GidError::BadIndex`].
-pub(super) fn by_index(table: &GidTable, index: u32) -> Result<&GidEntry, GidError> {
-    let wanted = |entry: &&GidEntry| entry.index == index && entry.kind == GidKind::RoceV2;
-    table.0.iter().find(wanted).ok_or_else(|| {
-        let table = table.clone();
-        GidError::BadIndex { index, table }
-    })
+/// [`GidError::NotOne`].
+pub(super) fn first_of<'a>(
+    table: &'a GidTable,
+    addresses: &[IpAddr],
+) -> Result<&'a GidEntry, GidError> {
+    let mut named = addresses
+        .iter()
+        .filter_map(|address| choose(table, *address).ok());
+    named.next().map_or_else(|| only(table), Ok)
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
 
-    use super::{GidEntry, GidError, GidKind, GidTable, by_index, choose, only};
+    use super::{GidEntry, GidError, GidKind, GidTable, choose, first_of, only};
 
     fn entry(index: u32, address: &str, kind: GidKind) -> GidEntry {
         let gid = super::gid_of(address.parse().unwrap());
@@ -266,12 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn index_counts_only_if_it_is_for_udp() {
-        let index = |index| by_index(&table(), index).map(|entry| entry.index);
-        assert_eq!(index(3), Ok(3));
-        for wrong in [0, 2, 4, 6] {
-            assert!(matches!(index(wrong), Err(GidError::BadIndex { .. })));
-        }
+    fn a_named_address_goes_before_the_only_one() {
+        let first = |addresses: &[&str]| {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+            first_of(&table(), &addresses).map(|entry| entry.index)
+        };
+        assert_eq!(first(&["127.0.0.1", "2001:db8::7", "192.0.2.7"]), Ok(5));
+        assert_eq!(first(&["0.0.0.0"]), Ok(3));
+        assert_eq!(first(&[]), Ok(3));
     }
 
     #[test]

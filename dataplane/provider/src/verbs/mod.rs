@@ -65,8 +65,8 @@ mod shared;
 mod status;
 mod waker;
 
-pub use device::{GidChoice, OpenOptions, VerbsDevice, device_names, gids};
+pub use device::{GidChoice, OpenOptions, VerbsDevice, device_names};
 pub use error::OpenError;
-pub use gid::{GidEntry, GidError, GidKind, GidTable, choose, only};
+pub use gid::{GidEntry, GidError, GidKind, GidTable};
 pub use group::VerbsGroup;
 pub use qp::VerbsQp;

@@ -6,7 +6,7 @@ use super::ffi::Request;
 use super::name::Queue;
 use super::qp::{Core, SendRecord, Told};
 use super::shared::{MrEntry, by_lkey};
-use crate::checks::check_bounds;
+use crate::checks::{check_bounds, check_count, check_inline, may_send};
 use crate::table::View;
 use crate::{Payload, Piece, PostError, QpState, RemoteSpan, Sge, Signal, WcOpcode, WrId};
 
@@ -50,11 +50,11 @@ impl Core {
         work: Work,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        self.may_send()?;
+        may_send(self.visible_state(), self.send.len(), &self.caps)?;
         let placed = match payload {
             Payload::Inline(pieces) => self.place_pieces(pieces)?,
             Payload::InlineBytes(message) => {
-                self.check_inline(message.len() as u64)?;
+                check_inline(message.len() as u64, &self.caps)?;
                 self.chain.bytes(message.len()).copy_from_slice(message);
                 Placed {
                     bytes: message.len() as u32,
@@ -70,43 +70,11 @@ impl Core {
     }
 
     #[inline]
-    fn may_send(&self) -> Result<(), PostError> {
-        match self.visible_state() {
-            QpState::Rts => {}
-            state @ (QpState::Reset | QpState::Init | QpState::Rtr | QpState::Error) => {
-                return Err(PostError::WrongState(state));
-            }
-        }
-        if self.send.len() >= self.caps.send_wr as usize {
-            return Err(PostError::SendQueueFull);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn check_count(&self, pieces: usize) -> Result<(), PostError> {
-        let limit = self.caps.send_sge;
-        if pieces > limit as usize {
-            return Err(PostError::TooManySges { pieces, limit });
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn check_inline(&self, bytes: u64) -> Result<(), PostError> {
-        let limit = self.caps.inline_bytes;
-        if bytes > u64::from(limit) {
-            return Err(PostError::InlineTooLong { bytes, limit });
-        }
-        Ok(())
-    }
-
-    #[inline]
     fn place_pieces(&mut self, pieces: &[Piece<'_>]) -> Result<Placed, PostError> {
-        self.check_count(pieces.len())?;
+        check_count(pieces.len(), &self.caps)?;
         pieces.iter().try_for_each(check_bounds)?;
         let bytes = pieces.iter().map(|piece| u64::from(piece.length)).sum();
-        self.check_inline(bytes)?;
+        check_inline(bytes, &self.caps)?;
         let mut place = self.chain.bytes(bytes as usize);
         for piece in pieces {
             let (now, later) = place.split_at_mut(piece.length as usize);
@@ -123,7 +91,7 @@ impl Core {
 
     #[inline]
     fn place_references(&mut self, mrs: &View<MrEntry>, from: &[Sge]) -> Result<Placed, PostError> {
-        self.check_count(from.len())?;
+        check_count(from.len(), &self.caps)?;
         let mut bytes = 0;
         for (place, sge) in self.chain.sges().iter_mut().zip(from) {
             *place = checked_piece(mrs, sge)?;

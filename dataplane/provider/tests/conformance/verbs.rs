@@ -1,7 +1,7 @@
 //! The verbs driver under the suite, and what only it has.
 
 use pollux_provider::soft::DeviceOptions;
-use pollux_provider::verbs::{GidChoice, GidKind, OpenOptions, VerbsDevice, gids};
+use pollux_provider::verbs::{GidChoice, OpenOptions, VerbsDevice};
 
 use crate::bed::Bed;
 
@@ -24,18 +24,10 @@ impl Bed for VerbsBed {
 
     fn new() -> Self {
         let device = device().expect("only called where there is a device");
-        let table = gids(&device, 1).expect("GIDs");
-        let mapped = |gid: &[u8; 16]| std::net::Ipv6Addr::from(*gid).to_ipv4_mapped();
-        let entry = table
-            .0
-            .iter()
-            .find(|entry| entry.kind == GidKind::RoceV2 && mapped(&entry.gid).is_some())
-            .unwrap_or_else(|| panic!("no RoCEv2 GID with an IPv4 address: {table}"));
-        let local = mapped(&entry.gid).expect("it was looked for");
         VerbsBed(OpenOptions {
             device,
             port: 1,
-            gid: GidChoice::Local(local.into()),
+            gid: GidChoice::FirstOf(Vec::new()),
         })
     }
 
