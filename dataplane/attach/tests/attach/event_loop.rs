@@ -328,12 +328,14 @@ fn a_loop_does_not_sleep_over_a_connection_that_its_listener_has_to_give_out() {
     let listener = session.listen("127.0.0.1:0").expect("listen");
     listener.set_blocking(Blocking::Never);
     let _client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let undecided = appliance.freeze();
     // Hands the connection to the appliance.
     assert_eq!(
         listener.accept().expect_err("nothing is decided").kind(),
         ErrorKind::WouldBlock
     );
     assert_eq!(session.arm(), Armed::Idle);
+    drop(undecided);
     let mut fds = [PollFd::from_borrowed_fd(session.event_fd(), PollFlags::IN)];
     rustix::event::poll(&mut fds, None).expect("poll");
     let mut events = Vec::new();
