@@ -43,6 +43,8 @@ const TOOLS: &[(&str, &str)] = &[
 ];
 /// Time in which every guest is up. On an idle machine it takes about five seconds.
 const BOOT: Duration = Duration::from_secs(120);
+/// How often a scenario is run whose guests the emulator breaks, until that counts as a failure.
+const RUNS: u32 = 4;
 /// How many lines of each log are shown of a scenario that failed.
 const LINES_SHOWN: usize = 30;
 
@@ -176,7 +178,18 @@ impl Runs<'_> {
         let image = logs.join("image");
         let scripts = self.root.join(FOLDER).join("guest");
         image::write(&self.guest, scenario, &built, &scripts, &image)?;
-        let outcome = self.boot(scenario, &logs, &image)?;
+        let mut outcome = self.boot(scenario, &logs, &image)?;
+        for run in 2..=RUNS {
+            let broken = |end: &End| matches!(end, End::Broken(_));
+            let Some(host) = outcome.ends.iter().position(broken) else {
+                break;
+            };
+            println!(
+                "    host {}: {}; run {run} of at most {RUNS}",
+                HOSTS[host], outcome.ends[host]
+            );
+            outcome = self.boot(scenario, &logs, &image)?;
+        }
         remove(&image)?;
         unpack_files(&logs, &outcome.ends)?;
         let times = match outcome.boot {

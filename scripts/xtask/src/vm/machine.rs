@@ -115,10 +115,11 @@ impl Machine {
     /// How a machine ended that has ended by itself.
     pub(crate) fn own_end(&self) -> End {
         let console = fs::read(&self.console).unwrap_or_default();
-        if String::from_utf8_lossy(&console).contains(PANIC) {
-            End::Panicked
-        } else {
-            End::Died
+        let console = String::from_utf8_lossy(&console);
+        match (console.contains(PANIC), impossible_flags(&console)) {
+            (true, None) => End::Panicked,
+            (true, Some(flags)) => End::Broken(flags),
+            (false, _) => End::Died,
         }
     }
 
@@ -154,6 +155,24 @@ pub(crate) fn link() -> Result<[OwnedFd; 2]> {
             .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(end, LINK_BYTES));
     }
     Ok(ends.map(OwnedFd::from))
+}
+
+/// The flags register as a kernel that gave up printed it, if no processor can have had it like that:
+/// the emulator did not do what a processor does, and what came of it says nothing about the guest.
+///
+/// Older QEMU (seen with 7.2) loses the flags when an instruction that computes in memory meets a page
+/// that is not there: it may take a result for flags, and among them those that tell whether
+/// interrupts are let in and which way strings are copied.
+fn impossible_flags(console: &str) -> Option<u32> {
+    // Bit 1 is always set; 3, 5, 15 and all from 22 on are never.
+    const ALWAYS: u32 = 1 << 1;
+    const NEVER: u32 = 1 << 3 | 1 << 5 | 1 << 15 | u32::MAX << 22;
+    let printed = console
+        .split("EFLAGS: ")
+        .skip(1)
+        .filter_map(|rest| rest.get(..8));
+    let mut flags = printed.filter_map(|flags| u32::from_str_radix(flags, 16).ok());
+    flags.find(|flags| flags & (ALWAYS | NEVER) != ALWAYS)
 }
 
 /// QEMU's command line. It always emulates: where the machine is itself virtual, its processor's
@@ -230,6 +249,23 @@ mod tests {
             assert!(line.contains(word), "{line}");
         }
         assert!(!line.contains("kvm"), "{line}");
+    }
+
+    #[test]
+    fn flags_that_no_processor_can_have_are_the_emulators_work() {
+        let console = |flags: &str| format!("RSP: 0018:ff60 EFLAGS: {flags}\r\nRAX: ff46");
+        for possible in ["00010046", "00000246", "00250ed7"] {
+            assert_eq!(impossible_flags(&console(possible)), None, "{possible}");
+        }
+        for impossible in ["af575f02", "aeecf483", "00000000", "00400246", "0000020a"] {
+            let flags = u32::from_str_radix(impossible, 16).ok();
+            assert_eq!(impossible_flags(&console(impossible)), flags);
+        }
+        let both = console("00000246") + &console("aeecf483");
+        assert_eq!(impossible_flags(&both), Some(0xaeec_f483));
+        for nothing in ["", "EFLAGS: ", "EFLAGS: 0002", "EFLAGS: somewhat"] {
+            assert_eq!(impossible_flags(nothing), None, "{nothing}");
+        }
     }
 
     #[test]

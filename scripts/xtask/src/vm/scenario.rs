@@ -27,6 +27,9 @@ pub(crate) enum End {
     Exited(u8),
     /// The guest's kernel gave up.
     Panicked,
+    /// The guest's kernel gave up with this in the flags register, which no processor puts there: a
+    /// fault of the emulator.
+    Broken(u32),
     /// The time was over.
     Hung,
     /// Another host's script asked for it.
@@ -40,6 +43,7 @@ impl fmt::Display for End {
         match self {
             End::Exited(status) => write!(f, "exit {status}"),
             End::Panicked => write!(f, "panic"),
+            End::Broken(flags) => write!(f, "panic of the emulator's making (flags {flags:08x})"),
             End::Hung => write!(f, "hang"),
             End::Killed => write!(f, "killed"),
             End::Died => write!(f, "death without a word"),
