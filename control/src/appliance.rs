@@ -451,11 +451,11 @@ where
         if let Some(gateway) = self.gateway.take() {
             gateway.stop();
         }
+        self.plane.keep_queue_pairs();
         let sessions: Vec<u32> = self.sessions.keys().copied().collect();
         for id in sessions {
             self.program_is_gone(id);
         }
-        self.plane.keep_queue_pairs();
         self.plane.stop(self.now());
     }
 

@@ -46,6 +46,7 @@ pub use self::census::Census;
 pub use self::event::{Event, Failure};
 use self::handshake::Handshake;
 pub use self::handshake::HandshakeId;
+use self::memory::LinkMemory;
 pub use self::memory::MemoryError;
 pub(crate) use self::memory::MemoryNote;
 pub use self::pools::Sharing;
@@ -114,9 +115,18 @@ enum Service {
     Ended,
 }
 
+/// What links leave, dropped in this order.
+struct Kept<Q> {
+    qps: Vec<Q>,
+    memory: Vec<LinkMemory>,
+}
+
 /// Control of a device `D`, and of its workers, which run the application `A`. A handshake is held
 /// over a stream `S`; `U` is the owner's own name for a connection that it wants.
 pub struct Plane<D: Device, A: App, S, U> {
+    /// What came back from links and goes with the plane, if it is kept. First of all: by a queue pair
+    /// its peer reaches the memory of pools.
+    kept: Option<Kept<D::Qp>>,
     config: Config,
     /// As last handed in.
     now: Instant,
@@ -135,8 +145,6 @@ pub struct Plane<D: Device, A: App, S, U> {
     /// The last search.
     inline_found: InlineView,
     ids: u64,
-    /// Queue pairs that came back and go with the plane, if they are kept.
-    kept: Option<Vec<D::Qp>>,
     // The device goes last: after the links' queue pairs and all registered memory.
     device: D,
 }
@@ -165,6 +173,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             depths: None,
         };
         Plane {
+            kept: None,
             config,
             now: Instant::default(),
             random,
@@ -179,7 +188,6 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             probe: Memory::default(),
             inline_found,
             ids: 0,
-            kept: None,
             device,
         }
     }
@@ -321,17 +329,21 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         self.workers_running == 0
     }
 
-    /// Keeps the queue pairs that come back from now on until the plane is dropped: for an owner that
-    /// stops it and then gives peers the time to read that it is over. Without its other end a peer's
-    /// queue pair fails, perhaps before the last message was looked at.
+    /// Keeps the queue pairs that come back from now on until the plane is dropped, with the memory that
+    /// peers reach by them, pools that were given up included: for an owner that stops it and then gives
+    /// peers the time to read that it is over. Without its other end, or the memory behind that, a
+    /// peer's queue pair fails, perhaps before the last message was looked at.
     pub fn keep_queue_pairs(&mut self) {
-        self.kept.get_or_insert_default();
+        self.kept.get_or_insert_with(|| Kept {
+            qps: Vec::new(),
+            memory: Vec::new(),
+        });
     }
 
     /// Whether there are any of those.
     #[must_use]
     pub fn has_kept_queue_pairs(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
+        self.kept.as_ref().is_some_and(|kept| !kept.qps.is_empty())
     }
 
     /// The device.

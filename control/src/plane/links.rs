@@ -432,6 +432,9 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return;
         };
         state.port.links.put(link.link.0);
+        if let Some(kept) = self.kept.as_mut() {
+            kept.memory.push(link.memory);
+        }
         for (_, place) in link.quarantine {
             self.worker_is_done(place);
         }
@@ -446,7 +449,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             Report::LinkReleased { link, qp, .. } => {
                 match self.kept.as_mut() {
                     None => drop(qp),
-                    Some(kept) => kept.extend(qp),
+                    Some(kept) => kept.qps.extend(qp),
                 }
                 self.link_released(worker, link);
             }

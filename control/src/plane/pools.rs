@@ -188,7 +188,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
 
     /// Frees the memory of retired pools that nobody can reach any more.
     pub(super) fn sweep_pools(&mut self) {
-        if !self.pools.values().any(SlotPool::is_retired) {
+        if self.kept.is_some() || !self.pools.values().any(SlotPool::is_retired) {
             return;
         }
         let mut reachable: Vec<PoolId> = Vec::new();

@@ -182,6 +182,40 @@ fn a_plane_that_has_stopped_begins_no_handshake() {
 }
 
 #[test]
+fn queue_pairs_that_are_kept_over_the_stop_keep_the_memory_that_peers_reach_by_them() {
+    const POOL: PoolId = PoolId::Added(1);
+    let mut world = World::new(Terms::default());
+    world.add_pool(0, POOL);
+    world.connect(0, 1);
+    world.seconds(2);
+    assert!(world.hosts[0].opened(1).is_some(), "{}", world.story());
+    let before = world.on_the_device(0);
+    let plane = &mut world.hosts[0].plane;
+    plane.keep_queue_pairs();
+    plane.retire_pool(POOL);
+    world.stop(0);
+    world.seconds(4);
+    assert!(world.hosts[0].plane.is_stopped());
+    assert!(world.hosts[0].plane.has_kept_queue_pairs());
+    assert_eq!(world.on_the_device(0), before, "{}", world.story());
+}
+
+#[test]
+fn a_plane_that_keeps_nothing_has_nothing_on_its_device_once_it_has_stopped() {
+    const POOL: PoolId = PoolId::Added(1);
+    let mut world = World::new(Terms::default());
+    world.add_pool(0, POOL);
+    world.connect(0, 1);
+    world.seconds(2);
+    assert!(world.hosts[0].opened(1).is_some(), "{}", world.story());
+    world.hosts[0].plane.retire_pool(POOL);
+    world.stop(0);
+    world.seconds(4);
+    assert!(!world.hosts[0].plane.has_kept_queue_pairs());
+    assert_eq!(world.on_the_device(0), (0, 0), "{}", world.story());
+}
+
+#[test]
 fn a_connection_that_ends_by_itself_while_it_is_aborted_gives_its_place_back_once() {
     let mut world = World::new(Terms {
         conns: 1,

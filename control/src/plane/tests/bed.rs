@@ -454,6 +454,12 @@ impl World {
         Instant(self.clock.now())
     }
 
+    /// Queue pairs and registrations that a host's device has.
+    pub(super) fn on_the_device(&self, host: usize) -> (usize, usize) {
+        let census = self.hosts[host].plane.device().inner.census();
+        (census.qps, census.mrs)
+    }
+
     /// Host `client` connects to the other one; both call the connection `user`.
     pub(super) fn connect(&mut self, client: usize, user: u32) -> Cable {
         let (cable, [near, far]) = Cable::new();
