@@ -49,6 +49,7 @@ use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
 use crate::spare::Spare;
 use crate::start::{Prepared, socket_status};
+use crate::syn_marks::SynMarks;
 use crate::unix_socket::{BoundSocket, SocketPath};
 use arrayvec::ArrayVec;
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
@@ -167,6 +168,7 @@ pub struct Appliance<D: Device> {
     news: Wake,
     services: Vec<TcpListener>,
     gateway: Option<Gateway>,
+    syn_marks: SynMarks,
     greetings: BTreeMap<u32, Greeting>,
     sessions: BTreeMap<u32, SessionState>,
     latency: BTreeMap<u64, LatencyRun>,
@@ -272,11 +274,8 @@ where
             .map(Rc::new)
             .map_err(|e| os("cannot make an event loop", &e))?;
         let news = Wake::new().map_err(|e| os("cannot make a wake descriptor", &e))?;
-        let services = config.services.iter().map(|service| {
-            let ServiceKind::Echo = service.kind;
-            listen(service.listen)
-        });
-        let services = services.collect::<Result<Vec<_>, Fatal>>()?;
+        let syn_marks = SynMarks::attach(&config.handshake)?;
+        let services = listen_all(&config, &syn_marks)?;
         let mut plane = Plane::new(device, plane_config(&config), Box::new(random_u32));
         let threads = start_workers(&config, &mut plane, (&cores.workers, &poll), &news)?;
         let BoundSocket {
@@ -297,6 +296,7 @@ where
             news,
             services,
             gateway: None,
+            syn_marks,
             greetings: BTreeMap::new(),
             sessions: BTreeMap::new(),
             latency: BTreeMap::new(),
@@ -351,8 +351,8 @@ where
         if !self.config.forwards.is_empty() {
             let spin = Duration::from_micros(u64::from(self.config.attach.spin_us));
             let attach = &self.paths.attach_socket;
-            let gateway =
-                Gateway::start(&self.config.forwards, attach, spin).map_err(Fatal::from)?;
+            let gateway = Gateway::start(&self.config.forwards, &self.syn_marks, attach, spin)
+                .map_err(Fatal::from)?;
             self.gateway = Some(gateway);
         }
 
@@ -618,11 +618,18 @@ impl From<GatewayError> for Fatal {
     }
 }
 
+/// Listens for the services of the configuration.
+fn listen_all(config: &Config, marks: &SynMarks) -> Result<Vec<TcpListener>, Fatal> {
+    let services = config.services.iter().map(|service| {
+        let ServiceKind::Echo = service.kind;
+        listen(service.listen, marks)
+    });
+    services.collect()
+}
+
 /// Listens on a TCP address of the configuration.
-fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Fatal> {
-    let bound = TcpListener::bind(address);
-    let bound = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    let listener = bound.map_err(|error| {
+fn listen(address: std::net::SocketAddr, marks: &SynMarks) -> Result<TcpListener, Fatal> {
+    let listener = marks.listen(address).map_err(|error| {
         let status = listen_status(&error);
         if status != ExitStatus::TempFail {
             let text = format!("cannot listen on {address} (service.listen): {error}");

@@ -28,7 +28,8 @@ use self::reader::Reader;
 pub use self::size::{SizeError, format_size, parse_size};
 pub use self::values::{
     CoreUse, CreditChoice, Driver, Endpoint, GidChoice, Hugepages, InlineProbe, InlineThreshold,
-    LogLevel, PathChoice, PeerPattern, PlainAddress, PollChoice, PollMode, ServiceKind, ValueError,
+    LogLevel, PathChoice, PeerPattern, PlainAddress, PollChoice, PollMode, ServiceKind,
+    SynOptionChoice, ValueError,
 };
 use crate::cores::CoreChoice;
 pub use pollux_provider::soft::Personality;
@@ -239,6 +240,10 @@ pub struct HandshakeConfig {
     pub conns_per_group_max: u8,
     /// Whether receive-queue credits are agreed on.
     pub credits: CreditChoice,
+    /// Whether TCP handshakes carry the SMC option.
+    pub syn_option: SynOptionChoice,
+    /// The cgroup whose sockets may carry it.
+    pub cgroup: PathChoice,
 }
 
 impl Default for HandshakeConfig {
@@ -250,6 +255,8 @@ impl Default for HandshakeConfig {
             under_way_max: 2048,
             conns_per_group_max: 255,
             credits: CreditChoice::On,
+            syn_option: SynOptionChoice::Auto,
+            cgroup: PathChoice::Auto,
         }
     }
 }

@@ -52,6 +52,7 @@ use self::engine::Engine;
 use self::figures::Reader;
 use self::listen::Front;
 use crate::config::{Endpoint, Forward};
+use crate::syn_marks::SynMarks;
 use crate::unix_socket::SocketError;
 
 pub use self::figures::ForwardFigures;
@@ -165,6 +166,7 @@ fn by(pid: Option<u32>) -> String {
 #[derive(Debug)]
 struct Link {
     attach_socket: PathBuf,
+    syn_marks: SynMarks,
     spin: Duration,
     stopping: AtomicBool,
     wake: Wake,
@@ -206,10 +208,14 @@ impl Gateway {
     /// An address that cannot be listened on, or the kernel's refusal; nothing is left behind.
     pub fn start(
         forwards: &[Forward],
+        syn_marks: &SynMarks,
         attach_socket: &Path,
         spin: Duration,
     ) -> Result<Gateway, GatewayError> {
-        let fronts: Vec<Front> = forwards.iter().map(Front::bind).collect::<Result<_, _>>()?;
+        let fronts: Vec<Front> = {
+            let bind = |forward| Front::bind(forward, syn_marks);
+            forwards.iter().map(bind).collect::<Result<_, _>>()?
+        };
         let mut served = Vec::with_capacity(fronts.len());
         for front in &fronts {
             let (name, listen) = (front.name.clone(), front.listen.clone());
@@ -222,6 +228,7 @@ impl Gateway {
         }
         let link = Arc::new(Link {
             attach_socket: attach_socket.to_path_buf(),
+            syn_marks: syn_marks.clone(),
             spin,
             stopping: AtomicBool::new(false),
             wake: Wake::new()?,

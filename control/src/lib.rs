@@ -22,6 +22,7 @@ pub mod rpc;
 pub mod runtime_dir;
 mod spare;
 pub mod start;
+pub mod syn_marks;
 mod throttle;
 pub mod unix_socket;
 pub mod view;

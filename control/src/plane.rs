@@ -53,7 +53,7 @@ pub use self::pools::Sharing;
 use self::pools::SlotPool;
 use self::port::WorkerPort;
 pub use self::port::{AddWorkerError, MAILBOX_SLOTS, WorkerSpec};
-pub use self::state::{ConnKey, PoolId, Tenant, Wanted};
+pub use self::state::{ConnKey, PoolId, Syn, Tenant, Wanted};
 pub(crate) use self::state::{ConnRecord, LinkPhase, LinkState};
 use self::state::{Forgotten, GroupKey, WorkerState};
 pub use self::stream::{Interest, Stream};

@@ -3,7 +3,7 @@
 use super::admission::{Ask, Program, Verdict};
 use super::tcp::Tcp;
 use super::{Appliance, fallbacks};
-use crate::plane::{Event, Failure, PoolId, Tenant, Wanted};
+use crate::plane::{Event, Failure, PoolId, Syn, Tenant, Wanted};
 use pollux_attach::message::Reply;
 use pollux_attach::slots::SlotRef;
 use pollux_proto::diagnosis::{DecidedBy, Fallback};
@@ -51,8 +51,12 @@ where
             self.tell_failed(origin, Errno::NOTCONN, text);
             return;
         };
-        if role == Role::Client && !self.config.is_peer(peer) {
-            let text = format!("{peer} is not listed as a [[peer]]; no SMC was offered");
+        let syn = self.syn_marks.of(&socket);
+        if role == Role::Client && syn == Syn::Plain && !self.config.is_peer(peer) {
+            let text = format!(
+                "{peer} is not listed as a [[peer]], and its SYN-ACK carried no SMC option; no SMC was \
+                 offered"
+            );
             let fallback = declined_here(Diagnosis::PEERNOSMC);
             self.fall_back((origin, role), peer, fallback, text);
             return;
@@ -60,7 +64,7 @@ where
         let program = self.program_of(origin);
         let why = match self.admission.judge(role, peer.ip(), program) {
             Verdict::Welcome => None,
-            Verdict::StayOnTcp(why) if role == Role::Server => Some(why),
+            Verdict::StayOnTcp(why) if role == Role::Server || syn == Syn::Smc => Some(why),
             Verdict::StayOnTcp(why) => {
                 let fallback = declined_here(Diagnosis::MEM);
                 self.fall_back((origin, role), peer, fallback, why);
@@ -95,6 +99,7 @@ where
             tenant,
             local,
             peer,
+            syn,
         };
         let stream = Tcp::new(socket, Rc::clone(&self.reactor));
         let now = self.now();

@@ -127,6 +127,7 @@ where
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket =
             rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed)?;
+        self.syn_marks.mark(&socket);
         match rustix::net::connect(&socket, &request.connect) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(failed(error)),

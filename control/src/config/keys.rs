@@ -13,7 +13,7 @@ use super::found::{Found, Limits, Problem};
 use super::size::format_size;
 use super::values::{
     CreditChoice, Driver, Hugepages, InlineProbe, InlineThreshold, LogLevel, PlainAddress,
-    PollChoice, ServiceKind,
+    PollChoice, ServiceKind, SynOptionChoice,
 };
 use super::{Config, Personality};
 use crate::nearest::nearest;
@@ -671,13 +671,34 @@ const HANDSHAKE: &[Key<Config>] = &[
                 .map(|choice| c.handshake.credits = choice)
         },
     },
+    Key {
+        name: "syn_option",
+        unit: "mode",
+        limits: Limits::Words(SynOptionChoice::WORDS),
+        about: "Whether the TCP handshakes of smc: listeners and smc: targets carry the SMC option,                 without which Linux's AF_SMC takes a host for one that speaks TCP only. A BPF program                 does it: \"auto\" loads it if this process may (CAP_BPF and CAP_NET_ADMIN, a cgroup2 file                 system), \"required\" refuses to start otherwise. A target whose SYN-ACK carries the                 option needs no [[peer]].",
+        get: |c| Setting::text(c.handshake.syn_option),
+        set: |c, found, limits| {
+            found
+                .word(limits)
+                .map(|choice| c.handshake.syn_option = choice)
+        },
+    },
+    Key {
+        name: "cgroup",
+        unit: "path",
+        limits: PATH,
+        about: "Folder of the cgroup2 whose sockets may carry the SMC option, with those below it. \"auto\" \
+                is the one that polluxd is in.",
+        get: |c| Setting::text(&c.handshake.cgroup),
+        set: |c, found, limits| found.text(limits).map(|path| c.handshake.cgroup = path),
+    },
 ];
 
 /// `[[peer]]`
 pub(super) static PEER: Section<PeerDraft> = Section {
     name: "peer",
     about: "Destinations to which the client side speaks SMC. Without an entry a connection stays \
-            on plain TCP.",
+            on plain TCP, unless the target says by the SMC option that it speaks SMC.",
     keys: &[Key {
         name: "address",
         unit: "address",

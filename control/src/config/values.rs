@@ -98,6 +98,18 @@ words! {
 }
 
 words! {
+    /// Whether TCP handshakes carry the SMC option, by which Linux's AF_SMC and others tell who speaks SMC.
+    pub enum SynOptionChoice {
+        /// If this process may load the BPF program that it takes.
+        Auto = "auto",
+        /// Always; start-up fails where it cannot be had.
+        Required = "required",
+        /// Never.
+        Off = "off",
+    }
+}
+
+words! {
     /// Whether memory comes from the hugepage pool.
     pub enum Hugepages {
         /// If the pool has pages, else ordinary pages.

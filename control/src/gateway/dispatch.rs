@@ -111,7 +111,7 @@ impl Engine {
         let Some(front) = self.front_of(key) else {
             return;
         };
-        let dialed = dial(&self.fronts[front].connect);
+        let dialed = dial(&self.fronts[front].connect, &self.link.syn_marks);
         let now = Instant::now();
         let deadline = deadline.unwrap_or(now + DIAL_TIMEOUT);
         let (dialed, alarm) = match dialed {

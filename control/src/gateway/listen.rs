@@ -7,17 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::net::sockopt::set_tcp_nodelay;
-use rustix::net::{SocketFlags, acceptfrom_with, listen};
+use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::GatewayError;
 use super::figures::Figures;
 use super::port_owner::port_owner;
 use super::socket::Socket;
 use crate::config::{Endpoint, Forward};
+use crate::syn_marks::SynMarks;
 use crate::unix_socket::{BoundSocket, SocketError, SocketKind, listen_on};
-
-/// TCP connections that may wait to be accepted; the kernel's own limit is often lower.
-const BACKLOG: i32 = 4096;
 
 /// Key of the configuration, for errors.
 const KEY: &str = "forward.listen";
@@ -63,7 +61,7 @@ enum Listener {
 }
 
 impl Front {
-    pub(super) fn bind(forward: &Forward) -> Result<Front, GatewayError> {
+    pub(super) fn bind(forward: &Forward, marks: &SynMarks) -> Result<Front, GatewayError> {
         let Forward {
             name,
             listen,
@@ -83,11 +81,11 @@ impl Front {
         };
         let (listener, listen) = match listen {
             Endpoint::Tcp(address) => {
-                let (listener, address) = bind_tcp(name, *address)?;
+                let (listener, address) = bind_tcp(name, *address, &SynMarks::default())?;
                 (listener, Endpoint::Tcp(address))
             }
             Endpoint::Smc(address) => {
-                let (listener, address) = bind_tcp(name, *address)?;
+                let (listener, address) = bind_tcp(name, *address, marks)?;
                 (listener, Endpoint::Smc(address))
             }
             Endpoint::Unix(path) => (bind_unix(name, path)?, listen.clone()),
@@ -127,12 +125,13 @@ impl AsFd for Front {
     }
 }
 
-fn bind_tcp(name: &str, address: SocketAddr) -> Result<(Listener, SocketAddr), GatewayError> {
+fn bind_tcp(
+    name: &str,
+    address: SocketAddr,
+    marks: &SynMarks,
+) -> Result<(Listener, SocketAddr), GatewayError> {
     let bound = || {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        // Again, because the standard library asks for a short queue.
-        listen(&listener, BACKLOG)?;
+        let listener = marks.listen(address)?;
         // What is accepted inherits it.
         set_tcp_nodelay(&listener, true)?;
         let address = listener.local_addr()?;

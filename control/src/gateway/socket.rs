@@ -13,6 +13,7 @@ use rustix::net::sockopt::{set_socket_linger, set_tcp_nodelay, socket_error};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::config::Endpoint;
+use crate::syn_marks::SynMarks;
 
 /// A connected socket, non-blocking, whatever carries its bytes.
 #[derive(Debug)]
@@ -105,9 +106,10 @@ impl Socket {
 }
 
 /// Begins to connect to an endpoint; one that speaks SMC is connected by TCP first.
-pub(super) fn dial(endpoint: &Endpoint) -> io::Result<Dialed> {
+pub(super) fn dial(endpoint: &Endpoint, marks: &SynMarks) -> io::Result<Dialed> {
     match endpoint {
-        Endpoint::Tcp(address) | Endpoint::Smc(address) => dial_tcp(*address),
+        Endpoint::Tcp(address) => dial_tcp(*address, &SynMarks::default()),
+        Endpoint::Smc(address) => dial_tcp(*address, marks),
         Endpoint::Unix(path) => dial_unix(path),
     }
 }
@@ -117,12 +119,13 @@ fn open(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-fn dial_tcp(address: SocketAddr) -> io::Result<Dialed> {
+fn dial_tcp(address: SocketAddr, marks: &SynMarks) -> io::Result<Dialed> {
     let fd = open(match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     })?;
     set_tcp_nodelay(&fd, true)?;
+    marks.mark(&fd);
     let connected = connect(&fd, &address);
     let socket = Socket::Tcp(TcpStream::from(fd));
     match connected {

@@ -20,9 +20,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use self::appliance::{Appliance, Plan, Policy, Poll};
 use self::support::*;
+use super::GatewayError;
 use super::listen::Front;
 use super::socket::{Dialed, Socket, dial};
-use super::{Gateway, GatewayError};
+use crate::syn_marks::SynMarks;
 
 /// Whether a socket takes bytes within the time in which a chain that moves at all would make room.
 fn may_be_written(socket: &TcpStream) -> bool {
@@ -86,7 +87,8 @@ fn small_messages_are_not_held_back() {
     let target = TcpListener::bind("127.0.0.1:0").expect("listener");
     for (listen, connect) in [("tcp", "smc"), ("smc", "tcp")] {
         let connect = format!("{connect}:{}", address(&target));
-        let front = Front::bind(&forward(&format!("{listen}:127.0.0.1:0"), &connect));
+        let marks = SynMarks::default();
+        let front = Front::bind(&forward(&format!("{listen}:127.0.0.1:0"), &connect), &marks);
         let front = front.expect("listener");
         let at = front.listen.address().expect("address");
         let _client = TcpStream::connect(at).expect("connect");
@@ -99,7 +101,7 @@ fn small_messages_are_not_held_back() {
             }
         };
         assert!(accepted.nodelay().expect("option"));
-        match dial(&front.connect).expect("connect") {
+        match dial(&front.connect, &marks).expect("connect") {
             Dialed::Now(Socket::Tcp(tcp)) | Dialed::Pending(Socket::Tcp(tcp)) => {
                 assert!(tcp.nodelay().expect("option"));
             }
@@ -463,7 +465,7 @@ fn an_appliance_that_comes_later_is_joined_and_joined_again() {
     let path = folder.path().join("attach.sock");
     let echo = TcpListener::bind("127.0.0.1:0").expect("listener");
     let connect = format!("smc:{}", address(&echo));
-    let gateway = Gateway::start(&[forward("tcp:127.0.0.1:0", &connect)], &path, SPIN);
+    let gateway = start_at(&path, &[forward("tcp:127.0.0.1:0", &connect)]);
     let gateway = gateway.expect("gateway");
     for round in 1..=2 {
         // The kernel takes the connection, the gateway does when it has joined.
@@ -487,10 +489,9 @@ fn an_appliance_that_comes_later_is_joined_and_joined_again() {
 fn an_address_in_use_is_refused_with_the_process_that_has_it() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("listener");
     let at = address(&taken);
-    let refused = Gateway::start(
-        &[forward(&format!("tcp:{at}"), "smc:127.0.0.1:1")],
+    let refused = start_at(
         Path::new("/no/such/appliance"),
-        SPIN,
+        &[forward(&format!("tcp:{at}"), "smc:127.0.0.1:1")],
     );
     assert_eq!(
         refused.expect_err("in use").to_string(),
@@ -507,7 +508,7 @@ fn a_path_in_use_is_refused_and_a_stale_one_taken_over() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("s");
     let forwards = [forward(&unix(&path), "smc:127.0.0.1:1")];
-    let start = || Gateway::start(&forwards, Path::new("/no/such/appliance"), SPIN);
+    let start = || start_at(Path::new("/no/such/appliance"), &forwards);
     let listener = UnixListener::bind(&path).expect("listener");
     let refused = start().expect_err("in use");
     let own = std::process::id();
@@ -527,7 +528,7 @@ fn a_forward_without_smc_is_refused() {
         ("smc:127.0.0.1:0", "smc:127.0.0.1:1"),
     ] {
         let forwards = [forward(listen, connect)];
-        let refused = Gateway::start(&forwards, Path::new("/no/such/appliance"), SPIN);
+        let refused = start_at(Path::new("/no/such/appliance"), &forwards);
         assert!(
             matches!(refused, Err(GatewayError::Ends { .. })),
             "{listen} to {connect}"
@@ -544,7 +545,7 @@ fn forwards_of_one_gateway_are_counted_apart() {
         forward("tcp:127.0.0.1:0", &connect),
         forward("tcp:[::1]:0", &connect),
     ];
-    let gateway = Gateway::start(&forwards, appliance.path(), SPIN).expect("gateway");
+    let gateway = start_at(appliance.path(), &forwards).expect("gateway");
     let at: Vec<_> = gateway
         .listening()
         .filter_map(|endpoint| endpoint.address())

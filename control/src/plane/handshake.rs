@@ -1,7 +1,7 @@
 //! Handshakes: bytes between a stream and the state machines of `proto::clc`, and the answers to
 //! their questions.
 
-use super::state::{ConnRecord, GroupKey, LinkPhase, Reserved, Tenant, Wanted};
+use super::state::{ConnRecord, GroupKey, LinkPhase, Reserved, Syn, Tenant, Wanted};
 use super::{Event, Failure, Interest, Plane, Service, Stream};
 use pollux_attach::slots::SlotRef;
 use pollux_proto::clc::{self, Agreed, Outcome, Output, Progress, Question, Reader};
@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// First bytes of every CLC message of SMC-R: "SMCR" in EBCDIC.
 const EYE_CATCHER: [u8; 4] = [0xe2, 0xd4, 0xc3, 0xd9];
+
+/// Why a plane that stops takes no connection.
+const STOPPING: &str = "this appliance is stopping";
 
 /// Names a handshake; a plane never uses one twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -119,45 +122,12 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
     /// # Panics
     /// There is no worker `wanted.worker`.
     pub fn begin(&mut self, now: Instant, stream: S, wanted: Wanted<U>) -> HandshakeId {
-        self.now = now;
-        let id = HandshakeId(self.next_id());
-        let local = &self.workers[wanted.worker].local;
-        let wait = local.wait;
-        let machine = match wanted.role {
-            Role::Client => Machine::Client(Box::new(clc::Client::new(local.clone(), now))),
-            Role::Server => Machine::Peeking {
-                until: now.after(self.config.peek_wait),
-                again: None,
-            },
-        };
-        let mut handshake = Handshake {
-            stream,
-            interest: Interest::Read,
-            wanted,
-            machine,
-            reader: Reader::new(),
-            unsent: Vec::new(),
-            parting: None,
-            refusal: None,
-            candidate: None,
-            reserved: None,
-            deadline: now.after(wait.saturating_mul(3)),
-        };
-        if let Err(error) = handshake.stream.watch(id, Interest::Read) {
-            let (user, error) = (wanted.user, Failure::Watch(error));
-            self.events.push_back(Event::Failed { user, error });
-            return id;
-        }
-        self.handshakes.insert(id, handshake);
-        match self.service {
-            Service::Open => self.pump_handshake(id),
-            Service::Ended => self.give_up_untouched(id, "this appliance is stopping"),
-        }
-        id
+        self.start(now, stream, wanted, None)
     }
 
-    /// Begins a handshake as a server that takes nothing it is offered: a client that speaks SMC is
-    /// declined for `why`, one that speaks something else is none of our business.
+    /// Begins a handshake that comes to nothing, for `why`. A client says so at once, to a server that
+    /// waits for its word. A server waits for what is offered: who speaks SMC is declined, and who speaks
+    /// something else is none of our business.
     ///
     /// # Panics
     /// As [`Plane::begin`].
@@ -168,9 +138,63 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         wanted: Wanted<U>,
         why: String,
     ) -> HandshakeId {
-        let id = self.begin(now, stream, wanted);
-        if let Some(handshake) = self.handshakes.get_mut(&id) {
-            handshake.refusal = Some(why);
+        self.start(now, stream, wanted, Some(why))
+    }
+
+    fn start(
+        &mut self,
+        now: Instant,
+        stream: S,
+        wanted: Wanted<U>,
+        refusal: Option<String>,
+    ) -> HandshakeId {
+        self.now = now;
+        let id = HandshakeId(self.next_id());
+        let local = self.workers[wanted.worker].local.clone();
+        let wait = local.wait;
+        let is_stopping = self.service == Service::Ended;
+        let refusal = match (wanted.role, wanted.syn) {
+            (Role::Client, Syn::Smc) if is_stopping => Some(STOPPING.to_string()),
+            _ => refusal,
+        };
+        let machine = match (wanted.role, &refusal) {
+            (Role::Client, None) => Machine::Client(Box::new(clc::Client::new(local, now))),
+            (Role::Client, Some(_)) => {
+                let client = clc::Client::declining(local, Diagnosis::MEM, now);
+                Machine::Client(Box::new(client))
+            }
+            (Role::Server, _) => Machine::Peeking {
+                until: now.after(match wanted.syn {
+                    Syn::Plain => self.config.peek_wait,
+                    Syn::Smc => wait,
+                }),
+                again: None,
+            },
+        };
+        let declines = wanted.role == Role::Client && refusal.is_some();
+        let mut handshake = Handshake {
+            stream,
+            interest: Interest::Read,
+            wanted,
+            machine,
+            reader: Reader::new(),
+            unsent: Vec::new(),
+            parting: None,
+            refusal,
+            candidate: None,
+            reserved: None,
+            deadline: now.after(wait.saturating_mul(3)),
+        };
+        if let Err(error) = handshake.stream.watch(id, Interest::Read) {
+            let (user, error) = (wanted.user, Failure::Watch(error));
+            self.events.push_back(Event::Failed { user, error });
+            return id;
+        }
+        self.handshakes.insert(id, handshake);
+        if is_stopping && !declines {
+            self.give_up_untouched(id, STOPPING);
+        } else {
+            self.pump_handshake(id);
         }
         id
     }

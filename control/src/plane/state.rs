@@ -138,6 +138,18 @@ pub struct Wanted<U> {
     pub local: SocketAddr,
     /// The other end.
     pub peer: SocketAddr,
+    /// What the handshake of TCP has shown.
+    pub syn: Syn,
+}
+
+/// Whether both ends' SYN carried the SMC option. If so, each waits for a message of CLC from the other
+/// before any byte of a program (RFC 7609, 3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syn {
+    /// No, or nobody has looked.
+    Plain,
+    /// Yes.
+    Smc,
 }
 
 /// A connection that has a place in a worker's table.

@@ -6,9 +6,9 @@ mod faults;
 mod pipe;
 
 use self::bed::{Heard, Home, Terms, World};
-use super::PoolId;
+use super::{PoolId, Syn};
 use pollux_proto::link::Role;
-use pollux_wire::clc::Diagnosis;
+use pollux_wire::clc::{Decline, Diagnosis};
 use pollux_worker::ConnOutcome;
 
 #[test]
@@ -165,6 +165,47 @@ fn a_server_that_takes_nothing_declines_and_leaves_the_stream_as_it_was() {
     }
     world.check_a_new_connection_works(0, 3);
     world.check_nothing_is_left();
+}
+
+#[test]
+fn a_client_that_takes_nothing_declines_to_a_server_that_waits_for_its_word() {
+    let mut world = World::new(Terms::default());
+    world.syn = Syn::Smc;
+    let (cable, _far) = world.connect_alone_in_vain(0, Role::Client, 1);
+    world.settle();
+    let heard = world.hosts[0].heard_of(1);
+    assert_eq!(heard, [Heard::FellBack(1, Diagnosis::MEM)]);
+    let decline = Decline::parse(&cable.in_flight(0)).expect("a Decline and nothing else");
+    assert_eq!(decline.diagnosis, Diagnosis::MEM);
+    // The same of a plane that stops.
+    world.stop(0);
+    world.settle();
+    let (cable, _far) = world.connect_alone(0, Role::Client, 2);
+    world.settle();
+    assert_eq!(
+        world.hosts[0].heard_of(2),
+        [Heard::FellBack(2, Diagnosis::MEM)]
+    );
+    Decline::parse(&cable.in_flight(0)).expect("a Decline and nothing else");
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn a_server_waits_longer_for_a_client_that_has_said_that_it_speaks_smc() {
+    for (syn, still_waits) in [(Syn::Plain, false), (Syn::Smc, true)] {
+        let mut world = World::new(Terms::default());
+        world.syn = syn;
+        let (_cable, _far) = world.connect_alone(0, Role::Server, 1);
+        world.seconds(2);
+        assert_eq!(
+            world.hosts[0].heard_of(1).is_empty(),
+            still_waits,
+            "{syn:?}"
+        );
+        world.seconds(10);
+        assert_eq!(world.hosts[0].heard_of(1).len(), 1, "{}", world.story());
+        world.check_nothing_is_left();
+    }
 }
 
 #[test]

@@ -10,10 +10,8 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::appliance::{Appliance, Plan, Policy};
 use crate::config::{Endpoint, Forward};
-use crate::gateway::{ForwardFigures, Gateway};
-
-/// Short, so that the stories also sleep.
-pub(super) const SPIN: Duration = Duration::from_micros(5);
+use crate::gateway::{ForwardFigures, Gateway, GatewayError};
+use crate::syn_marks::SynMarks;
 
 /// Ways of the bytes between two gateways.
 pub(super) const WAYS: [Policy; 2] = [Policy::Pair, Policy::Fallback];
@@ -45,7 +43,16 @@ pub(super) fn forward(listen: &str, connect: &str) -> Forward {
 }
 
 pub(super) fn start(appliance: &Appliance, listen: &str, connect: &str) -> Gateway {
-    Gateway::start(&[forward(listen, connect)], appliance.path(), SPIN).expect("gateway")
+    start_at(appliance.path(), &[forward(listen, connect)]).expect("gateway")
+}
+
+pub(super) fn start_at(
+    attach_socket: &Path,
+    forwards: &[Forward],
+) -> Result<Gateway, GatewayError> {
+    // Short, so that the stories also sleep.
+    let spin = Duration::from_micros(5);
+    Gateway::start(forwards, &SynMarks::default(), attach_socket, spin)
 }
 
 /// A port of this host on which nobody listens, nor will anybody: a client holds it.

@@ -4,8 +4,8 @@
 use super::pipe::{Cable, Pipe};
 use crate::config::InlineProbe;
 use crate::plane::{
-    Census, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Sharing, Tenant, Wanted,
-    WorkerSpec,
+    Census, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Sharing, Syn, Tenant,
+    Wanted, WorkerSpec,
 };
 use arrayvec::ArrayVec;
 use pollux_attach::layout::{Layout, Shape};
@@ -425,6 +425,8 @@ pub(super) struct World {
     pub(super) hosts: [Host; 2],
     /// Where the next connections of each host go.
     pub(super) homes: [Home; 2],
+    /// What TCP has shown of the next connections.
+    pub(super) syn: Syn,
     pub(super) cables: Vec<([usize; 2], Cable)>,
     clock: Hand,
     steps: usize,
@@ -441,6 +443,7 @@ impl World {
         World {
             hosts,
             homes: [Home::of(0); 2],
+            syn: Syn::Plain,
             cables: Vec::new(),
             clock,
             steps: 0,
@@ -484,11 +487,28 @@ impl World {
         let (cable, [near, far]) = Cable::new();
         let server = 1 - client;
         self.cables.push(([client, server], cable.clone()));
-        let (now, wanted) = (self.now(), self.wanted(server, Role::Server, user));
-        let plane = &mut self.hosts[server].plane;
-        plane.begin_to_decline(now, far, wanted, "enough of it".to_string());
+        self.begin_in_vain(server, Role::Server, user, far);
         self.begin(client, Role::Client, user, near);
         cable
+    }
+
+    /// As [`World::connect_alone`], of a host that does not want to.
+    pub(super) fn connect_alone_in_vain(
+        &mut self,
+        host: usize,
+        role: Role,
+        user: u32,
+    ) -> (Cable, Pipe) {
+        let (cable, [near, far]) = Cable::new();
+        self.cables.push(([host, usize::MAX], cable.clone()));
+        self.begin_in_vain(host, role, user, near);
+        (cable, far)
+    }
+
+    fn begin_in_vain(&mut self, host: usize, role: Role, user: u32, stream: Pipe) {
+        let (now, wanted) = (self.now(), self.wanted(host, role, user));
+        let plane = &mut self.hosts[host].plane;
+        plane.begin_to_decline(now, stream, wanted, "enough of it".to_string());
     }
 
     fn begin(&mut self, host: usize, role: Role, user: u32, stream: Pipe) {
@@ -506,6 +526,7 @@ impl World {
             tenant: Tenant::App { tag: TAG },
             local: ([127, 0, 0, host as u8 + 1], 1000).into(),
             peer: ([127, 0, 0, 2 - host as u8], 1000).into(),
+            syn: self.syn,
         }
     }
 

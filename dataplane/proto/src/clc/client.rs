@@ -88,6 +88,15 @@ impl Client {
         client
     }
 
+    /// A handshake that refuses before anything was offered: the orders are a Decline, in place of the
+    /// Proposal that the server waits for, and the fallback.
+    #[must_use]
+    pub fn declining(local: Local, diagnosis: Diagnosis, now: Instant) -> Client {
+        let mut client = Handshake::start(local, ClientSide(Step::AcceptDue { until: now }));
+        client.decline(diagnosis);
+        client
+    }
+
     /// Answers the question: sends the Confirm. Without effect if the handshake ended meanwhile.
     pub fn provide(&mut self, own: &LocalEndpoint) {
         let State::Talking(ClientSide(Step::Preparing { agreed, attachment })) = self.state else {

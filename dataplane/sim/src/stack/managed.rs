@@ -8,8 +8,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pollux_control::config::InlineProbe;
 use pollux_control::plane::{
-    Census as Held, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Tenant, Wanted,
-    WorkerSpec,
+    Census as Held, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Syn, Tenant,
+    Wanted, WorkerSpec,
 };
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::link::Role;
@@ -153,6 +153,7 @@ impl Managed {
             tenant: Tenant::App { tag: tag.0 },
             local: address(self.index, 1),
             peer: address(100, 2),
+            syn: Syn::Plain,
         };
         self.plane.begin(instant(now), end, wanted);
     }

@@ -23,9 +23,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "pollux-attach",
         ],
     ),
+    ("pollux-sockops", &[]),
     (
         "pollux-control",
         &[
+            "pollux-sockops",
             "pollux-wire",
             "pollux-proto",
             "pollux-ring",
