@@ -286,10 +286,17 @@ pub struct GroupView {
     pub role: Role,
     /// The peer's id, from its CLC messages.
     pub peer_id: String,
+    /// What the peer is, as far as its messages tell: `Pollux`, or its operating system (`Linux` for the
+    /// kernel's AF_SMC, and for Pollux where the vendor options are off on either side).
+    pub peer_kind: String,
+    /// The peer's host name, as it said it on first contact; empty with SMC-Rv1.
+    pub peer_host: String,
     /// The UEID that both have; empty with SMC-Rv1.
     pub ueid: String,
-    /// SMC-R release, as `1` or `2.1`.
+    /// Version and release of SMC-R, as `1` or `2.1`.
     pub version: String,
+    /// What both agreed on beyond that, as `credits`.
+    pub features: Vec<String>,
     /// Worker that has its links.
     pub worker: u32,
     /// Links in it.

@@ -69,8 +69,8 @@ CONFIG
         pollux show links
         pollux show groups
         # One for each role, however many connections there were, and all of those on SMC-R.
-        groups=$(pollux show groups | grep -c POLLUX)
-        [ "$groups" = 2 ] || fail "$groups groups instead of 2"
+        groups=$(pollux show groups | grep -c "Linux .*POLLUX")
+        [ "$groups" = 2 ] || fail "$groups groups with Linux instead of 2"
         pollux show fallbacks | grep -q "no fallbacks" || fail "$(pollux show fallbacks)"
         barrier asked
         kill "$appliance"

@@ -9,9 +9,11 @@ use crate::view::{
     ConfigView, ConnView, CreditView, DeviceView, FallbackView, GroupView, LinkCounters, LinkView,
     MemoryView, OwnerView, PoolView, Role, StatsView, VersionView, WorkerView,
 };
+use pollux_proto::clc::{Agreed, Terms};
 use pollux_proto::link::Role as LinkRole;
 use pollux_provider::{Device, QpStats};
 use pollux_ring::{PageKind, hugepages_free};
+use pollux_wire::clc::{VendorOptions, Version};
 use pollux_worker::{CreditFigures, PollMode as WorkerPoll, Snapshot, WorkerFigures};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -43,6 +45,36 @@ fn role(role: LinkRole) -> Role {
 
 fn gid_text(gid: [u8; 16]) -> String {
     Ipv6Addr::from(gid).to_string()
+}
+
+/// What the peer of a group is, as far as its messages tell.
+fn peer_kind(agreed: &Agreed) -> String {
+    if agreed.terms.options.contains(VendorOptions::VALID) {
+        return "Pollux".to_string();
+    }
+    agreed
+        .peer_host
+        .map_or(String::new(), |host| host.os.to_string())
+}
+
+/// Version and release, as people write them.
+fn release(terms: &Terms) -> String {
+    match (terms.version, terms.release) {
+        (Version::V1, _) => "1".to_string(),
+        (Version::V2, 0) => "2".to_string(),
+        (Version::V2, release) => format!("2.{release}"),
+    }
+}
+
+/// What both agreed on beyond the release.
+fn features(agreed: &Agreed) -> Vec<String> {
+    let credits = agreed.peer_receives.map(|_| "credits".to_string());
+    credits.into_iter().collect()
+}
+
+/// A name that a peer has said, padded with blanks: what cannot be printed is escaped.
+fn printable(name: &[u8]) -> String {
+    name.trim_ascii_end().escape_ascii().to_string()
 }
 
 fn hex(bytes: &[u8], between: &str) -> String {
@@ -323,16 +355,20 @@ where
         let mut views = Vec::new();
         for worker in 0..self.plane.workers() {
             for (link, group) in self.plane.links(worker) {
-                let ueid = link.ueid.map(|ueid| ueid.to_bytes());
-                let ueid = ueid.map_or(String::new(), |bytes| {
-                    String::from_utf8_lossy(&bytes).trim_end().to_string()
-                });
+                let agreed = link.agreed.as_ref();
+                let host = agreed.and_then(|agreed| agreed.peer_host);
+                let ueid = agreed.and_then(|agreed| agreed.terms.eid);
+                // A Linux client says who it is in the last message only.
+                let peer_id = agreed.map_or(group.key().peer_id, |agreed| agreed.peer.peer_id);
                 views.push(GroupView {
                     group: u32::from(link.link.0),
                     role: role(group.role()),
-                    peer_id: hex(&group.key().peer_id.0, ""),
-                    ueid,
-                    version: format!("{:?}", group.key().version),
+                    peer_id: hex(&peer_id.0, ""),
+                    peer_kind: agreed.map_or(String::new(), peer_kind),
+                    peer_host: host.map_or(String::new(), |host| printable(&host.name)),
+                    ueid: ueid.map_or(String::new(), |ueid| printable(&ueid.to_bytes())),
+                    version: agreed.map_or(String::new(), |agreed| release(&agreed.terms)),
+                    features: agreed.map_or(Vec::new(), features),
                     worker: worker as u32,
                     links: 1,
                     conns: group.conns() as u32,

@@ -173,7 +173,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             engine: None,
             credits_due: None,
             peer: None,
-            ueid: None,
+            agreed: None,
             first: Some(first),
             waiting: Vec::new(),
             quarantine: Vec::new(),
@@ -218,7 +218,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return Err(Diagnosis::ERR_RDYLNK);
         }
         link.peer = Some(peer);
-        link.ueid = agreed.terms.eid;
+        link.agreed = Some(*agreed);
         link.phase = LinkPhase::Adopting;
         let (receive, send) = (link.memory.receive.clone(), link.memory.send.clone());
         let bookkeeping = Box::new(Link::new(link.link, link.caps, (receive, send), flow));

@@ -10,7 +10,6 @@ use pollux_proto::group::{GroupId, Groups};
 use pollux_proto::link::Role;
 use pollux_proto::llc::{Engine, RkeyTag};
 use pollux_provider::{Device, QpCaps, Rkey};
-use pollux_wire::field::Ueid;
 use pollux_worker::{App, LinkId, SessionId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -79,7 +78,8 @@ pub(crate) struct LinkState<D: Device> {
     /// Credits to be announced once the link is confirmed.
     pub(crate) credits_due: Option<u8>,
     pub(crate) peer: Option<PeerEndpoint>,
-    pub(crate) ueid: Option<Ueid>,
+    /// What was agreed on, and who the peer is; known with the peer.
+    pub(crate) agreed: Option<Agreed>,
     /// The handshake of the first contact, while it lasts.
     pub(crate) first: Option<HandshakeId>,
     /// Handshakes of the same peer that wait for the end of the first one.

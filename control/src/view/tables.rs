@@ -134,14 +134,25 @@ impl View for [LinkView] {
     }
 }
 
+/// A cell of a text that may be empty.
+fn or_dash(text: &str) -> String {
+    match text {
+        "" => "-".to_string(),
+        text => text.to_string(),
+    }
+}
+
 impl View for [GroupView] {
     fn text(&self) -> String {
         let columns = [
             Number("GROUP"),
             Words("ROLE"),
             Words("PEER"),
+            Words("KIND"),
+            Words("HOST"),
             Words("UEID"),
             Words("SMC-R"),
+            Words("FEATURES"),
             Number("WORKER"),
             Number("LINKS"),
             Words("CONNS"),
@@ -151,12 +162,11 @@ impl View for [GroupView] {
                 group.group.to_string(),
                 group.role.to_string(),
                 group.peer_id.clone(),
-                if group.ueid.is_empty() {
-                    "-".to_string()
-                } else {
-                    group.ueid.clone()
-                },
-                group.version.clone(),
+                or_dash(&group.peer_kind),
+                or_dash(&group.peer_host),
+                or_dash(&group.ueid),
+                or_dash(&group.version),
+                or_dash(&group.features.join(" ")),
                 group.worker.to_string(),
                 group.links.to_string(),
                 format!("{} of {}", group.conns, group.conns_max),

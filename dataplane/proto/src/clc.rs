@@ -372,6 +372,31 @@ pub struct Agreed {
     /// Receives the peer has posted for us: our initial credits on a new link. `None`: no credits
     /// are used. On subsequent contact always `None`; the link goes on as it was.
     pub peer_receives: Option<u8>,
+    /// How the peer has introduced itself: on first contact of version 2.
+    pub peer_host: Option<PeerHost>,
+}
+
+/// What a first contact of version 2 tells of the peer's host, for operators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerHost {
+    /// Its operating system. Pollux says Linux, as what it runs on.
+    pub os: OsType,
+    /// Its host name, as it said it: any bytes, padded with blanks.
+    pub name: [u8; 32],
+}
+
+impl PeerHost {
+    fn new(extension: &Extension) -> Option<PeerHost> {
+        match extension {
+            Extension::V2 {
+                first: Some(first), ..
+            } => Some(PeerHost {
+                os: first.os,
+                name: first.host_name,
+            }),
+            Extension::V1 { .. } | Extension::V2 { first: None, .. } => None,
+        }
+    }
 }
 
 /// An order to the owner of a handshake. `Q` is the question the side asks.

@@ -10,7 +10,7 @@ use pollux_wire::field::Gid;
 use super::handshake::{Handshake, Side, State};
 use super::{
     Agreed, BareCredits, DEFAULT_MAX_CONNS, LINKS_MAX, Local, LocalEndpoint, MAX_CONNS_LEAST,
-    Outcome, PeerEndpoint, RELEASE, Terms, Waiting,
+    Outcome, PeerEndpoint, PeerHost, RELEASE, Terms, Waiting,
 };
 use crate::time::Instant;
 
@@ -199,6 +199,7 @@ impl Client {
             terms,
             peer,
             peer_receives,
+            peer_host: PeerHost::new(&accept.extension),
         };
         let attachment = match accept.extension {
             Extension::V2 {

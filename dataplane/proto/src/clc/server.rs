@@ -9,7 +9,7 @@ use pollux_wire::field::{Gid, Mac, PeerId, Ueid};
 use super::handshake::{Handshake, Side, State};
 use super::{
     Agreed, BareCredits, DEFAULT_MAX_CONNS, HandshakeError, LINKS_MAX, Local, LocalEndpoint,
-    MAX_CONNS_LEAST, Outcome, PeerEndpoint, RELEASE, Terms, Waiting,
+    MAX_CONNS_LEAST, Outcome, PeerEndpoint, PeerHost, RELEASE, Terms, Waiting,
 };
 use crate::time::Instant;
 
@@ -327,6 +327,7 @@ impl Server {
             terms,
             peer,
             peer_receives,
+            peer_host: PeerHost::new(&confirm.extension),
         };
         match terms.contact {
             Contact::First => {
