@@ -19,6 +19,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
+use crate::runtime_dir::may_write;
+
 /// How a socket keeps messages apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketKind {
@@ -116,6 +118,9 @@ pub(crate) fn by(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
+/// What is tried on the folder of a socket first.
+const OPEN_FOLDER: &str = "open folder";
+
 /// How long another start in the same folder may hold the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -190,6 +195,39 @@ pub fn listen_on(
             Err(error)
         }
     }
+}
+
+/// What [`listen_on`] would find, without making anything: whether the path is free, and whether this
+/// process may put a socket into its folder. `made` are folders that will have been made before.
+///
+/// # Errors
+/// As [`listen_on`].
+pub fn look(
+    path: &Path,
+    kind: SocketKind,
+    key: &'static str,
+    made: &[&Path],
+) -> Result<Place, SocketError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let failed = |action, at: &Path| {
+        let path = at.to_path_buf();
+        move |error: io::Error| SocketError::Io {
+            action,
+            path,
+            key,
+            error,
+        }
+    };
+    let is_made = made.iter().any(|made| made.starts_with(folder));
+    if !is_made || folder.exists() {
+        File::open(folder).map_err(failed(OPEN_FOLDER, folder))?;
+    }
+    let place = probe(path, kind, key)?;
+    if !is_made || folder.exists() {
+        let new = path.with_file_name(NEW_NAME);
+        may_write(folder).map_err(failed("bind", &new))?;
+    }
+    Ok(place)
 }
 
 /// Finds out whether `path` is free for a socket of this kind.
@@ -274,7 +312,7 @@ fn lock_folder(path: &Path, key: &'static str) -> Result<File, SocketError> {
             error,
         }
     };
-    let file = File::open(folder).map_err(failed("open folder"))?;
+    let file = File::open(folder).map_err(failed(OPEN_FOLDER))?;
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
