@@ -578,7 +578,7 @@ mod tests {
         };
         assert_eq!(full.others(), set("0-1"));
         assert!(
-            full.warnings()
+            full.warnings(&Root::system())
                 .iter()
                 .any(|line| line.contains("every allowed core (0-1)"))
         );

@@ -118,6 +118,9 @@ pub(crate) fn by(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
+/// What is tried on a socket that another start has left half done.
+const REMOVE: &str = "remove the left-over";
+
 /// What is tried on the folder of a socket first.
 const OPEN_FOLDER: &str = "open folder";
 
@@ -159,7 +162,7 @@ pub fn listen_on(
     };
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed("remove the left-over", &new)(error));
+            return Err(failed(REMOVE, &new)(error));
         }
         _ => {}
     }
@@ -225,7 +228,12 @@ pub fn look(
     let place = probe(path, kind, key)?;
     if !is_made || folder.exists() {
         let new = path.with_file_name(NEW_NAME);
-        may_write(folder).map_err(failed("bind", &new))?;
+        // Removing comes first, and fails where there is something to remove, or no folder.
+        let first = match fs::symlink_metadata(&new) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "bind",
+            Ok(_) | Err(_) => REMOVE,
+        };
+        may_write(folder).map_err(failed(first, &new))?;
     }
     Ok(place)
 }

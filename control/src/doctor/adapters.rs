@@ -18,32 +18,26 @@ const PACKAGES: &str = "apt install libibverbs1 ibverbs-providers (Fedora: dnf i
 pub(super) fn checks(examination: &Examination<'_>) -> Vec<Check> {
     let mut checks = vec![library(examination), providers(examination)];
     checks.extend(configured(examination));
+    let refused = |name: &str, error: &OpenError| {
+        let found = error.to_string();
+        Check::of(Group::Devices, name, examination.lack(), found).cure(cure(error))
+    };
     match known(examination) {
         Ok(adapters) => {
             for adapter in adapters {
                 match adapter {
                     Ok(adapter) => of_adapter(examination, adapter, &mut checks),
-                    Err(error) => checks.push(
-                        Check::of(
-                            Group::Devices,
-                            "adapter",
-                            examination.lack(),
-                            error.to_string(),
-                        )
-                        .cure(cure(error)),
-                    ),
+                    Err(error) => checks.push(refused("adapter", error)),
                 }
             }
         }
-        Err(error) => checks.push(
-            Check::of(
-                Group::Devices,
-                "adapters",
-                examination.lack(),
-                error.to_string(),
-            )
-            .cure(cure(&error)),
-        ),
+        // What the configured adapter lacks is often the same, and told already.
+        Err(error) => {
+            let check = refused("adapters", &error);
+            if !checks.iter().any(|told| told.found == check.found) {
+                checks.push(check);
+            }
+        }
     }
     checks
 }
@@ -182,10 +176,14 @@ fn device(adapter: &Adapter) -> Check {
         "" => "transport unknown",
         other => other,
     };
-    let mut found = format!(
-        "{}{vendor_id:#06x}:{vendor_part_id:#06x}, {firmware}, node {guid}, {transport}",
-        maker(*vendor_id)
-    );
+    let maker = match vendor_id {
+        0 => "maker unknown".to_string(),
+        _ => format!(
+            "{}{vendor_id:#06x}:{vendor_part_id:#06x}",
+            maker(*vendor_id)
+        ),
+    };
+    let mut found = format!("{maker}, {firmware}, node {guid}, {transport}");
     if let Some(limits) = &adapter.limits {
         found.push_str(&format!(
             "; at most {} queue pairs, {} requests and {} completions per queue, {} pieces, {} \

@@ -188,10 +188,14 @@ fn core_check(
     worker: Option<(usize, PollMode)>,
 ) -> Check {
     let root = &examination.machine.root;
-    let siblings = cores::siblings(root, core).without(&CoreSet::of([core]));
-    let shares = match siblings.is_empty() {
-        true => "shares its physical core with no other".to_string(),
-        false => format!("shares its physical core with {siblings}"),
+    let threads = cores::siblings(root, core);
+    let siblings = threads.without(&CoreSet::of([core]));
+    let shares = if threads.is_empty() {
+        "the kernel does not tell with which others it shares a physical core".to_string()
+    } else if siblings.is_empty() {
+        "shares its physical core with no other".to_string()
+    } else {
+        format!("shares its physical core with {siblings}")
     };
     let governor = cores::governor(root, core);
     let told = match &governor {

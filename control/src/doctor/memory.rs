@@ -111,11 +111,15 @@ fn memlock(examination: &Examination<'_>) -> Check {
     let needed = link + session_bytes(&examination.config);
     let most = link * u64::from(examination.config.workers.links_max)
         + examination.config.attach.memory_max_bytes;
-    let text = |limit: Option<u64>| limit.map_or("no limit".to_string(), format_size);
+    let limits = match (limit.soft, limit.hard) {
+        (None, _) => "no limit".to_string(),
+        (Some(soft), None) => format!("limit {}, which may be raised", format_size(soft)),
+        (Some(soft), Some(hard)) => {
+            format!("limit {} (hard {})", format_size(soft), format_size(hard))
+        }
+    };
     let found = format!(
-        "limit {} (hard {}); one link and one session register {}",
-        text(limit.soft),
-        text(limit.hard),
+        "{limits}; one link and one session register {}",
         format_size(needed)
     );
     let cure = "ulimit -l unlimited, LimitMEMLOCK=infinity in the unit, or docker run --ulimit \
