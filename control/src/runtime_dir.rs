@@ -111,6 +111,10 @@ pub enum Seen {
     Missing,
 }
 
+/// Types of file systems that hold what the kernel makes up (linux/magic.h).
+const PROC_MAGIC: rustix::fs::FsWord = 0x9fa0;
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+
 /// What is tried on a folder that is missing.
 const MAKE: &str = "make folder";
 
@@ -122,7 +126,12 @@ pub(crate) fn may_write(folder: &Path) -> io::Result<()> {
     }
     let how = Access::WRITE_OK | Access::EXEC_OK;
     accessat(CWD, folder, how, AtFlags::EACCESS)?;
-    Ok(())
+    // What the kernel makes up takes nothing, whatever its modes say.
+    match rustix::fs::statfs(folder)?.f_type {
+        PROC_MAGIC => Err(io::Error::from(rustix::io::Errno::NOENT)),
+        SYSFS_MAGIC => Err(io::Error::from(rustix::io::Errno::PERM)),
+        _ => Ok(()),
+    }
 }
 
 impl Drop for RuntimeDir {
@@ -264,6 +273,8 @@ mod tests {
             ("own", Some(Seen::There)),
             ("own/below", Some(Seen::Missing)),
             ("open/below/both", Some(Seen::Missing)),
+            ("/proc/nowhere", None),
+            ("/sys/nowhere/below", None),
         ] {
             let seen = RuntimeDir::look(&at(name), KEY).map_err(|error| error.to_string());
             assert_eq!(seen.clone().ok(), expected, "{name}: {seen:?}");

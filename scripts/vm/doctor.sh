@@ -8,6 +8,7 @@
 
 # doctor STATUS NAME ARGUMENT...: the report goes to /out/NAME; fails unless it ends with the status.
 doctor() {
+    cat /proc/uptime
     expected=$1 name=$2
     shift 2
     status=0

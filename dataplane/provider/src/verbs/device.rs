@@ -118,7 +118,7 @@ impl Drop for VerbsDevice {
 }
 
 fn open_context(library: &Library, device: &str) -> Result<Arc<Context>, OpenError> {
-    let names = ffi::device_names(library).map_err(|errno| OpenError::NoKernelSupport { errno })?;
+    let names = survey::names(library)?;
     known(device, names.clone())?;
     let name = device.to_owned();
     match Context::open(library, device) {

@@ -41,38 +41,40 @@ pub struct Survey {
     pub library: Result<LibraryInfo, LoadError>,
     /// The devices; or why there are none, which is never the library.
     pub devices: Result<Vec<Surveyed>, OpenError>,
-    /// The devices that the kernel shows, even where the library is missing.
+    /// The devices that the kernel shows; looked for only where the library does not tell.
     pub in_kernel: Vec<Adapter>,
 }
 
 impl Survey {
     /// Looks at this host: opens the library and, one after the other, each device.
     pub fn take() -> Survey {
-        let root = Path::new("/");
-        let in_kernel = sysfs::adapters(root);
+        let in_kernel = || sysfs::adapters(Path::new("/"));
         let library = match Library::open() {
             Ok(library) => library,
             Err(error) => {
                 return Survey {
                     library: Err(error),
                     devices: Ok(Vec::new()),
-                    in_kernel,
+                    in_kernel: in_kernel(),
                 };
             }
         };
-        let names =
-            ffi::device_names(&library).map_err(|errno| OpenError::NoKernelSupport { errno });
+        let fork = ffi::protect_from_fork(&library);
+        let devices = names(&library).map(|names| {
+            let devices = names.into_iter().map(|name| surveyed(&library, name));
+            devices.collect()
+        });
         Survey {
             library: Ok(LibraryInfo {
                 path: loaded_from(),
                 symbol_versions: sys::SYMBOL_VERSIONS.map(str::to_owned).to_vec(),
-                fork: ffi::protect_from_fork(&library),
+                fork,
             }),
-            devices: names.map(|names| {
-                let devices = names.into_iter().map(|name| surveyed(&library, name));
-                devices.collect()
-            }),
-            in_kernel,
+            in_kernel: match &devices {
+                Ok(_) => Vec::new(),
+                Err(_) => in_kernel(),
+            },
+            devices,
         }
     }
 
@@ -124,8 +126,21 @@ impl Survey {
 /// # Errors
 /// [`OpenError::Library`], [`OpenError::NoKernelSupport`].
 pub fn device_names() -> Result<Vec<String>, OpenError> {
-    let library = Library::open()?;
-    ffi::device_names(&library).map_err(|errno| OpenError::NoKernelSupport { errno })
+    names(&Library::open()?)
+}
+
+/// Names of all devices of an open library.
+///
+/// # Errors
+/// [`OpenError::NoKernelSupport`]: also where the library asks the kernel in another way than by `ib_uverbs`,
+/// and so does not notice that it is missing.
+pub(super) fn names(library: &Library) -> Result<Vec<String>, OpenError> {
+    let names = ffi::device_names(library).map_err(|errno| OpenError::NoKernelSupport { errno })?;
+    if names.is_empty() && !sysfs::has_user_access(Path::new("/")) {
+        let errno = Errno::NOSYS;
+        return Err(OpenError::NoKernelSupport { errno });
+    }
+    Ok(names)
 }
 
 /// The library cannot keep registered memory from forks.
