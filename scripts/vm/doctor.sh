@@ -8,7 +8,6 @@
 
 # doctor STATUS NAME ARGUMENT...: the report goes to /out/NAME; fails unless it ends with the status.
 doctor() {
-    cat /proc/uptime
     expected=$1 name=$2
     shift 2
     status=0
@@ -64,18 +63,12 @@ while read -r line; do
 done <<LINES
 $(grep 'rxe0 port 1' /out/with-rxe)
 LINES
+# What was found well starts.
 polluxd --config pollux.toml &
 appliance=$!
 serves 7001 "$appliance"
-doctor 75 running --config pollux.toml
-says running "another instance (pid $appliance) answers on /run/pollux/control.sock"
 kill "$appliance"
 wait "$appliance"
-
-# Without a configuration the host is told as it is.
-doctor 0 host --json
-says host '"status": 0'
-says host '"chosen": true'
 
 ip link set eth0 down
 until_true grep -q DOWN /sys/class/infiniband/rxe0/ports/1/state

@@ -181,7 +181,7 @@ impl Rehearsal {
     /// How a step would go; `None` if one before it keeps it from being tried.
     pub(crate) fn outcome(&self, step: Step) -> Option<Result<(), &Fatal>> {
         let found = self.outcomes.iter().find(|(at, _)| *at == step);
-        found.map(|(_, outcome)| outcome.as_ref().map(|()| ()))
+        found.map(|(_, outcome)| outcome.as_ref().copied())
     }
 }
 
