@@ -182,7 +182,7 @@ mod tests {
         let [adapter] = &found[..] else {
             panic!("{found:?}")
         };
-        assert_eq!(adapter.node_guid, [0x52, 0x54, 0, 0xff, 0xfe, 0, 0, 1]);
+        assert_eq!(adapter.node_guid, [0x50, 0x54, 0, 0xff, 0xfe, 0, 0, 1]);
         assert_eq!(adapter.node_type, "CA");
         let port = adapter.usable_port(1).expect("a usable port");
         assert_eq!(
