@@ -15,7 +15,7 @@
 //! | `tcp`, `threads`, `fallbacks`, `inline`, `throttles` | what those share |
 
 mod admission;
-mod devices;
+pub(crate) mod devices;
 mod fallbacks;
 mod handshakes;
 mod inline;
@@ -40,7 +40,7 @@ use crate::config::{Config, CreditChoice, Driver, Hugepages, Paths, PollMode, Se
 use crate::core_lock::CoreLock;
 use crate::cores::CorePlan;
 use crate::exit::{ExitStatus, Fatal};
-use crate::gateway::port_owner::port_owner;
+use crate::gateway::port_owner::{may_listen, port_owner};
 use crate::gateway::{Gateway, GatewayError};
 use crate::log::Log;
 use crate::plane::{self, HandshakeId, MAILBOX_SLOTS, Plane, Rings, WorkerSpec};
@@ -627,20 +627,30 @@ fn listen_all(config: &Config, marks: &SynMarks) -> Result<Vec<TcpListener>, Fat
     services.collect()
 }
 
+/// What the start of a service would find out about its address, without taking it.
+///
+/// # Errors
+/// As the start.
+pub(crate) fn look_at_service(address: std::net::SocketAddr) -> Result<(), Fatal> {
+    may_listen(address).map_err(|error| listen_refused(address, &error))
+}
+
+fn listen_refused(address: std::net::SocketAddr, error: &std::io::Error) -> Fatal {
+    let status = listen_status(error);
+    if status != ExitStatus::TempFail {
+        let text = format!("cannot listen on {address} (service.listen): {error}");
+        return Fatal::new(status, text);
+    }
+    let by = port_owner(address).map_or(String::new(), |pid| format!(" by process {pid}"));
+    Fatal::temporary(format!(
+        "{address} is in use{by}; stop that program, or choose another address with service.listen"
+    ))
+}
+
 /// Listens on a TCP address of the configuration.
 fn listen(address: std::net::SocketAddr, marks: &SynMarks) -> Result<TcpListener, Fatal> {
-    let listener = marks.listen(address).map_err(|error| {
-        let status = listen_status(&error);
-        if status != ExitStatus::TempFail {
-            let text = format!("cannot listen on {address} (service.listen): {error}");
-            return Fatal::new(status, text);
-        }
-        let by = port_owner(address).map_or(String::new(), |pid| format!(" by process {pid}"));
-        Fatal::temporary(format!(
-            "{address} is in use{by}; stop that program, or choose another address with \
-             service.listen"
-        ))
-    })?;
+    let bound = marks.listen(address);
+    let listener = bound.map_err(|error| listen_refused(address, &error))?;
     if let Ok(chosen) = listener.local_addr() {
         tracing::info!("echo service: {chosen}");
     }

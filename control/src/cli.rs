@@ -15,6 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 pub use self::demo::DemoOptions;
 pub use self::output::{emit, usage};
 use crate::config::{LogLevel, PollMode};
+use crate::doctor::PeerAddress;
 use crate::exit::Fatal;
 use crate::host::Host;
 use crate::rpc::{InlineSetting, InlineUse, LATENCY_BYTES_MAX};
@@ -75,6 +76,8 @@ enum Command {
     Demo(DemoOptions),
     /// Look for mistakes in a configuration and for what this host lacks; needs no appliance.
     Check(Check),
+    /// Examine this host, and tell whether an appliance would start on it; needs no appliance.
+    Doctor(Doctor),
     /// Call a method of the control socket; rpc.discover lists them.
     Rpc(Rpc),
     /// Print shell completions.
@@ -188,6 +191,27 @@ struct Check {
     /// The configuration.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+}
+
+/// Prints a pre-flight report: libraries, adapters, ports, GIDs with the one that would be chosen and why,
+/// hugepages, locked memory, cores, sockets. Starts no worker, opens no queue pair, takes no lock, changes
+/// nothing. Without a configuration it tells what the host has; with one, what that would come to.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 all that is needed is there, warnings or not; otherwise what \
+                  polluxd would end with for the first failure of its start: 69 a library, a \
+                  module, an adapter or its port is missing, 71 operating system error or not \
+                  enough hugepages, 75 another instance, core owner or program is in the way, 78 \
+                  wrong configuration, or one that asks for what this host does not have. 64 wrong \
+                  command line."
+)]
+struct Doctor {
+    /// Judge what this configuration needs.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Examine the way to this host too: ADDRESS or ADDRESS:PORT. Nothing is sent to it.
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<PeerAddress>,
 }
 
 #[derive(Clone, Debug, Args)]

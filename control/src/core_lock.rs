@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::host::Root;
+use crate::runtime_dir::may_write;
+
 /// The core is held while this value lives.
 #[derive(Debug)]
 pub struct CoreLock {
@@ -114,7 +117,7 @@ impl CoreLock {
     /// Somebody holds it, the folder or the file is not to be trusted, or a system call failed.
     pub fn acquire(folder: &Path, core: u32, name: &str) -> Result<CoreLock, CoreLockError> {
         check_folder(folder)?;
-        let path = folder.join(format!("pollux_core_{core:03}.lock"));
+        let path = lock_path(folder, core);
         for _ in 0..ATTEMPTS_MAX {
             let mut file = open(&path)?;
             check_file(&path, &file)?;
@@ -145,6 +148,38 @@ impl CoreLock {
             core,
             holder: Holder::Unknown(path),
         })
+    }
+
+    /// What [`CoreLock::acquire`] would find, without taking the lock for even a moment: who holds
+    /// which lock is read in the kernel's table of locks below `root`.
+    ///
+    /// # Errors
+    /// As [`CoreLock::acquire`]. A folder that is not there is no error: the start makes it.
+    pub fn look(folder: &Path, core: u32, root: &Root) -> Result<(), CoreLockError> {
+        if fs::symlink_metadata(folder).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            return Ok(());
+        }
+        check_folder(folder)?;
+        let path = lock_path(folder, core);
+        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+        let mut file = match OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(&path)
+        {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return may_write(folder).map_err(failed("open lock file", &path));
+            }
+            Err(error) => return Err(failed("open lock file", &path)(error)),
+        };
+        check_file(&path, &file)?;
+        let meta = file.metadata().map_err(failed("look at", &path))?;
+        if !is_locked(root, meta.dev(), meta.ino()) {
+            return Ok(());
+        }
+        let holder = holder(&path, &mut file);
+        Err(CoreLockError::Owned { core, holder })
     }
 
     /// The core that is held.
@@ -183,6 +218,23 @@ fn check_folder(folder: &Path) -> Result<(), CoreLockError> {
         });
     }
     Ok(())
+}
+
+fn lock_path(folder: &Path, core: u32) -> PathBuf {
+    folder.join(format!("pollux_core_{core:03}.lock"))
+}
+
+/// Whether somebody holds the `flock` of a file, by the kernel's table of locks: `1: FLOCK ADVISORY
+/// WRITE PID MAJOR:MINOR:INODE 0 EOF`, major and minor in hexadecimal.
+fn is_locked(root: &Root, device: u64, inode: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = format!("{major:02x}:{minor:02x}:{inode}");
+    let table = root.text("/proc/locks").unwrap_or_default();
+    table.lines().any(|line| {
+        // One that waits has an arrow in front: `1: -> FLOCK ...`.
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str())
+    })
 }
 
 fn open(path: &Path) -> Result<File, CoreLockError> {
@@ -281,6 +333,30 @@ mod tests {
             )
         );
         CoreLock::acquire(dir.path(), 2, "second").expect("another core is free");
+    }
+
+    #[test]
+    fn a_look_says_what_the_asker_would_be_told_and_takes_nothing() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let look = |core| CoreLock::look(dir.path(), core, &Root::system());
+        look(1).expect("a free core");
+        assert_eq!(fs::read_dir(dir.path()).expect("folder").count(), 0);
+        let lock = CoreLock::acquire(dir.path(), 1, "first").expect("a free core");
+        let refused = CoreLock::acquire(dir.path(), 1, "second").expect_err("a taken core");
+        let seen = look(1).expect_err("a taken core");
+        assert_eq!(seen.to_string(), refused.to_string());
+        look(2).expect("another core");
+        drop(lock);
+        look(1).expect("free again");
+        fs::write(dir.path().join("pollux_core_003.lock"), "1 dead\n").expect("file");
+        look(3).expect("nobody locks it");
+        let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode));
+        set(0o777).expect("chmod");
+        let refused = look(0).expect_err("an open folder");
+        assert!(
+            matches!(refused, CoreLockError::OpenFolder { .. }),
+            "{refused}"
+        );
     }
 
     #[test]

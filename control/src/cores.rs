@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::host::Root;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Highest core number accepted (Linux builds for at most 8192 processors).
@@ -170,7 +171,7 @@ impl fmt::Display for CoreSet {
 }
 
 /// The allowed set could not be found out.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllowedError {
     /// Neither the scheduler nor `/proc` tells the affinity mask.
     #[error("cannot read this process's affinity mask: {0}")]
@@ -192,8 +193,15 @@ pub enum AllowedError {
 /// # Errors
 /// The affinity mask cannot be read, or it has nothing in common with the cpuset.
 pub fn allowed() -> Result<CoreSet, AllowedError> {
-    let affinity = affinity()?;
-    let Some(cpuset) = cpuset(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")) else {
+    allowed_of(affinity()?, &Root::system())
+}
+
+/// The cores of an affinity mask that the cpuset of a host lets this process use as well.
+///
+/// # Errors
+/// There is none.
+pub fn allowed_of(affinity: CoreSet, root: &Root) -> Result<CoreSet, AllowedError> {
+    let Some(cpuset) = cpuset_of(root) else {
         return Ok(affinity);
     };
     let common = affinity.common(&cpuset);
@@ -203,9 +211,21 @@ pub fn allowed() -> Result<CoreSet, AllowedError> {
     Ok(common)
 }
 
+/// The cpuset of this process's control group on a host; `None` if no controller keeps one.
+#[must_use]
+pub fn cpuset_of(root: &Root) -> Option<CoreSet> {
+    cpuset(
+        &root.path("/proc/self/cgroup"),
+        &root.path("/sys/fs/cgroup"),
+    )
+}
+
 /// The affinity mask of this thread: by `core_affinity`, whose fixed mask sees the first 1024
 /// cores, completed by `/proc/thread-self/status`, which sees all of them.
-fn affinity() -> Result<CoreSet, AllowedError> {
+///
+/// # Errors
+/// Neither the scheduler nor `/proc` tells it.
+pub fn affinity() -> Result<CoreSet, AllowedError> {
     let ids = core_affinity::get_core_ids().unwrap_or_default();
     let mut cores: BTreeSet<u32> = ids
         .iter()
@@ -366,8 +386,8 @@ impl CorePlan {
     /// Whether worker number `worker` has its core for itself: the kernel was told to keep other
     /// threads off it (`isolcpus`).
     #[must_use]
-    pub fn is_dedicated(&self, worker: usize) -> bool {
-        let isolated = read_list("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    pub fn is_dedicated(&self, worker: usize, root: &Root) -> bool {
+        let isolated = isolated(root);
         self.workers
             .get(worker)
             .is_some_and(|core| isolated.contains(*core))
@@ -375,12 +395,10 @@ impl CorePlan {
 
     /// What an operator who wants low latency should know about the chosen cores; one line each.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self, root: &Root) -> Vec<String> {
         let mut lines = Vec::new();
         for (index, core) in self.workers.iter().enumerate() {
-            let folder = format!("/sys/devices/system/cpu/cpu{core}");
-            let siblings =
-                read_list(&format!("{folder}/topology/thread_siblings_list")).unwrap_or_default();
+            let siblings = siblings(root, *core);
             for other in self.workers[index + 1..]
                 .iter()
                 .filter(|o| siblings.contains(**o))
@@ -390,14 +408,12 @@ impl CorePlan {
                      slow each other down"
                 ));
             }
-            let governor = fs::read_to_string(format!("{folder}/cpufreq/scaling_governor"));
-            if let Ok(governor) = governor
-                && governor.trim() != "performance"
+            if let Some(governor) = governor(root, *core)
+                && governor != "performance"
             {
                 lines.push(format!(
-                    "core {core} has the frequency governor {:?}; latency is steadier with \
-                     \"performance\"",
-                    governor.trim()
+                    "core {core} has the frequency governor {governor:?}; latency is steadier with \
+                     \"performance\""
                 ));
             }
         }
@@ -411,8 +427,40 @@ impl CorePlan {
     }
 }
 
-fn read_list(path: &str) -> Option<CoreSet> {
-    fs::read_to_string(path).ok()?.parse().ok()
+/// The folder of what the kernel says about processors.
+const CPUS: &str = "/sys/devices/system/cpu";
+
+/// Cores that the kernel was told to keep other threads off (`isolcpus`).
+#[must_use]
+pub fn isolated(root: &Root) -> CoreSet {
+    read_list(root, &format!("{CPUS}/isolated"))
+}
+
+/// Cores that the kernel does not interrupt with its clock while one thread runs (`nohz_full`).
+#[must_use]
+pub fn without_ticks(root: &Root) -> CoreSet {
+    read_list(root, &format!("{CPUS}/nohz_full"))
+}
+
+/// The threads of the physical core that `core` is one of.
+#[must_use]
+pub fn siblings(root: &Root, core: u32) -> CoreSet {
+    read_list(
+        root,
+        &format!("{CPUS}/cpu{core}/topology/thread_siblings_list"),
+    )
+}
+
+/// How the frequency of a core is chosen; `None` where the kernel does not tell, as in most virtual
+/// machines.
+#[must_use]
+pub fn governor(root: &Root, core: u32) -> Option<String> {
+    root.text(&format!("{CPUS}/cpu{core}/cpufreq/scaling_governor"))
+}
+
+fn read_list(root: &Root, path: &str) -> CoreSet {
+    let list = root.text(path).and_then(|text| text.parse().ok());
+    list.unwrap_or_default()
 }
 
 /// Lets the calling thread, and every thread that it starts from now on, run on `cores` only.
@@ -530,7 +578,7 @@ mod tests {
         };
         assert_eq!(full.others(), set("0-1"));
         assert!(
-            full.warnings()
+            full.warnings(&Root::system())
                 .iter()
                 .any(|line| line.contains("every allowed core (0-1)"))
         );

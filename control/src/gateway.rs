@@ -74,6 +74,15 @@ pub struct Gateway {
     ended: Receiver<Infallible>,
 }
 
+/// What the start of a gateway would find out about where a forward listens, without taking anything.
+/// `made` are folders that will have been made before.
+///
+/// # Errors
+/// As [`Gateway::start`].
+pub(crate) fn look(forward: &Forward, made: &[&Path]) -> Result<(), GatewayError> {
+    Front::look(forward, made)
+}
+
 /// A forward as it is served.
 #[derive(Debug)]
 struct Served {

@@ -9,6 +9,55 @@ use std::path::{Path, PathBuf};
 /// 108 bytes).
 pub const SOCKET_PATH_MAX: usize = 107;
 
+/// The folder below which `/proc` and `/sys` are looked for: `/`, or a model of a host in a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// That of this host.
+    #[must_use]
+    pub fn system() -> Root {
+        Root(PathBuf::from("/"))
+    }
+
+    /// That of a model.
+    #[must_use]
+    pub fn at(folder: impl Into<PathBuf>) -> Root {
+        Root(folder.into())
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// The place of an absolute path below it.
+    #[must_use]
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path.trim_start_matches('/'))
+    }
+
+    /// The text of a file without blanks at its ends; `None` if it cannot be read.
+    #[must_use]
+    pub fn text(&self, path: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.path(path)).ok()?;
+        Some(text.trim().to_string())
+    }
+
+    /// The names in a folder, sorted; none if it cannot be read.
+    #[must_use]
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(path)).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let mut names: Vec<String> = names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
 /// Who runs the process and where it may keep files that live as long as it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {

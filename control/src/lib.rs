@@ -8,6 +8,7 @@ pub mod config;
 pub mod core_lock;
 pub mod cores;
 pub mod demo;
+pub mod doctor;
 pub mod exit;
 pub mod gateway;
 pub mod hist;

@@ -63,6 +63,33 @@ impl RuntimeDir {
         Ok(dir)
     }
 
+    /// What [`RuntimeDir::open`] would find, without making anything.
+    ///
+    /// # Errors
+    /// As [`RuntimeDir::open`].
+    pub fn look(path: &Path, key: &'static str) -> Result<Seen, RuntimeDirError> {
+        let missing = missing(path);
+        let Some(first) = missing.first() else {
+            check_own(path, key)?;
+            if let Some(parent) = path.parent() {
+                check_parent(parent, key)?;
+            }
+            return Ok(Seen::There);
+        };
+        let above = first.parent().unwrap_or(Path::new("/"));
+        may_write(above).map_err(|error| RuntimeDirError::Io {
+            action: MAKE,
+            path: first.to_path_buf(),
+            key,
+            error,
+        })?;
+        // What is made on the way belongs to this user; only what was there before can be unsafe.
+        if missing.len() == 1 {
+            check_parent(above, key)?;
+        }
+        Ok(Seen::Missing)
+    }
+
     /// The folder.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -72,6 +99,38 @@ impl RuntimeDir {
     /// Leaves the folder in place at the end, for folders that several appliances share.
     pub fn keep(mut self) {
         self.made.clear();
+    }
+}
+
+/// Whether a folder that could be used is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It is.
+    There,
+    /// It is not, and can be made.
+    Missing,
+}
+
+/// Types of file systems that hold what the kernel makes up (linux/magic.h).
+const PROC_MAGIC: rustix::fs::FsWord = 0x9fa0;
+const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
+
+/// What is tried on a folder that is missing.
+const MAKE: &str = "make folder";
+
+/// Whether this process may put something into a folder, as the kernel would answer.
+pub(crate) fn may_write(folder: &Path) -> io::Result<()> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    if folder.exists() && !folder.is_dir() {
+        return Err(io::Error::from(rustix::io::Errno::NOTDIR));
+    }
+    let how = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, folder, how, AtFlags::EACCESS)?;
+    // What the kernel makes up takes nothing, whatever its modes say.
+    match rustix::fs::statfs(folder)?.f_type {
+        PROC_MAGIC => Err(io::Error::from(rustix::io::Errno::NOENT)),
+        SYSFS_MAGIC => Err(io::Error::from(rustix::io::Errno::PERM)),
+        _ => Ok(()),
     }
 }
 
@@ -86,15 +145,20 @@ impl Drop for RuntimeDir {
     }
 }
 
-/// Makes what is missing; gives what was made, outermost first.
-fn make(path: &Path, key: &'static str) -> Result<Vec<PathBuf>, RuntimeDirError> {
+/// The folders that are missing, outermost first.
+fn missing(path: &Path) -> Vec<&Path> {
     let mut missing: Vec<&Path> = path
         .ancestors()
         .take_while(|dir| !dir.as_os_str().is_empty() && fs::symlink_metadata(dir).is_err())
         .collect();
     missing.reverse();
+    missing
+}
+
+/// Makes what is missing; gives what was made, outermost first.
+fn make(path: &Path, key: &'static str) -> Result<Vec<PathBuf>, RuntimeDirError> {
     let mut made = Vec::new();
-    for dir in missing {
+    for dir in missing(path) {
         match DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => made.push(dir.to_path_buf()),
             // Another appliance that starts at the same time.
@@ -102,7 +166,7 @@ fn make(path: &Path, key: &'static str) -> Result<Vec<PathBuf>, RuntimeDirError>
             Err(error) => {
                 let path = dir.to_path_buf();
                 return Err(RuntimeDirError::Io {
-                    action: "make folder",
+                    action: MAKE,
                     path,
                     key,
                     error,
@@ -190,6 +254,34 @@ mod tests {
 
     fn chmod(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+
+    #[test]
+    fn a_look_refuses_what_the_start_refuses_in_the_same_words_and_makes_nothing() {
+        let base = tempfile::tempdir().expect("temporary folder");
+        let at = |name: &str| base.path().join(name);
+        fs::write(at("file"), "text").expect("file");
+        fs::create_dir(at("open")).expect("folder");
+        chmod(&at("open"), 0o777);
+        fs::create_dir(at("own")).expect("folder");
+        chmod(&at("own"), 0o700);
+        for (name, expected) in [
+            ("file", None),
+            ("file/below", None),
+            ("open", None),
+            ("open/below", None),
+            ("own", Some(Seen::There)),
+            ("own/below", Some(Seen::Missing)),
+            ("open/below/both", Some(Seen::Missing)),
+            ("/proc/nowhere", None),
+            ("/sys/nowhere/below", None),
+        ] {
+            let seen = RuntimeDir::look(&at(name), KEY).map_err(|error| error.to_string());
+            assert_eq!(seen.clone().ok(), expected, "{name}: {seen:?}");
+            assert!(name != "open/below" || !at(name).exists());
+            let opened = RuntimeDir::open(&at(name), KEY).map_err(|error| error.to_string());
+            assert_eq!(seen.err(), opened.err(), "{name}");
+        }
     }
 
     #[test]

@@ -4,11 +4,14 @@
 //! Every failure is one line with a documented exit status, and leaves nothing behind: what was
 //! already taken is given back in reverse order.
 
+pub(crate) mod rehearsal;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use pollux_ring::{HugepageInfo, hugepages_free};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli;
@@ -16,9 +19,9 @@ use crate::config::{
     Config, ConfigErrors, CoreUse, Hugepages, PathChoice, PathError, Paths, PollMode, format_size,
 };
 use crate::core_lock::{CoreLock, CoreLockError};
-use crate::cores::{self, Candidates, CorePlan, NotAllowed};
+use crate::cores::{self, AllowedError, Candidates, CorePlan, NotAllowed};
 use crate::exit::{ExitStatus, Fatal};
-use crate::host::Host;
+use crate::host::{Host, Root};
 use crate::log::{self, Log};
 use crate::reactor::Signals;
 use crate::runtime_dir::{RuntimeDir, RuntimeDirError};
@@ -180,19 +183,22 @@ pub fn prepare(config: Config, config_file: String, host: &Host) -> Result<Prepa
     // Before the cores: of two starts with one name the second should hear about the first, not
     // about a core.
     unix_socket::probe(&paths.control_socket, SocketKind::Stream, "control.socket")?;
-    let allowed = cores::allowed().map_err(|error| Fatal::os(error.to_string()))?;
+    let root = Root::system();
+    let allowed = cores::allowed()?;
     let candidates = config.workers.cores.candidates(&allowed)?;
-    check_hugepages(&config)?;
+    check_hugepages(&config, hugepages_free())?;
     raise_descriptors();
     let signals = Signals::install()
         .map_err(|error| Fatal::os(format!("cannot handle SIGTERM and SIGINT: {error}")))?;
     make_shared(&paths.lock_dir, "workers.lock_dir")?;
-    let locks = lock_cores(&candidates, &paths.lock_dir, &config.appliance.name)?;
+    let locks = take_cores(&candidates, |core| {
+        CoreLock::acquire(&paths.lock_dir, core, &config.appliance.name)
+    })?;
     let cores = CorePlan {
         allowed,
         workers: locks.iter().map(CoreLock::core).collect(),
     };
-    let poll = poll_modes(&config, &cores);
+    let poll = poll_modes(&config, &cores, &root);
     cores::run_this_thread_on(&cores.others()).map_err(|error| {
         Fatal::os(format!(
             "cannot run the control thread on cores {}: {error}",
@@ -230,9 +236,10 @@ pub fn prepare(config: Config, config_file: String, host: &Host) -> Result<Prepa
 /// The first thing that is missing, with its exit status.
 pub fn check(config: &Config, file: &str, host: &Host) -> Result<CheckView, Fatal> {
     let paths = config.paths(host)?;
-    let allowed = cores::allowed().map_err(|error| Fatal::os(error.to_string()))?;
+    let root = Root::system();
+    let allowed = cores::allowed()?;
     let Candidates { mut cores, wanted } = config.workers.cores.candidates(&allowed)?;
-    check_hugepages(config)?;
+    check_hugepages(config, hugepages_free())?;
     cores.truncate(wanted);
     let plan = CorePlan {
         allowed,
@@ -241,7 +248,7 @@ pub fn check(config: &Config, file: &str, host: &Host) -> Result<CheckView, Fata
     let workers = plan
         .workers
         .iter()
-        .zip(poll_modes(config, &plan))
+        .zip(poll_modes(config, &plan, &root))
         .enumerate();
     let text = |path: &Path| path.display().to_string();
     Ok(CheckView {
@@ -260,7 +267,7 @@ pub fn check(config: &Config, file: &str, host: &Host) -> Result<CheckView, Fata
         fabric_dir: text(&paths.fabric_dir),
         lock_dir: text(&paths.lock_dir),
         session_bytes: session_bytes(config),
-        warnings: plan.warnings(),
+        warnings: plan.warnings(&root),
     })
 }
 
@@ -284,7 +291,7 @@ impl Prepared {
             }
         }
         tracing::info!("control thread: cores {}", self.cores.others());
-        for warning in self.cores.warnings() {
+        for warning in self.cores.warnings(&Root::system()) {
             tracing::warn!("{warning}");
         }
         tracing::info!("control socket: {}", self.control.path.path().display());
@@ -317,17 +324,20 @@ fn make_shared(path: &Path, key: &'static str) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Locks as many of the candidates as are wanted. With spare candidates, one that somebody else
-/// owns is passed over.
-fn lock_cores(candidates: &Candidates, folder: &Path, name: &str) -> Result<Vec<CoreLock>, Fatal> {
+/// Takes as many of the candidates as are wanted, with `take`. With spare candidates, one that somebody
+/// else owns is passed over.
+fn take_cores<L>(
+    candidates: &Candidates,
+    mut take: impl FnMut(u32) -> Result<L, CoreLockError>,
+) -> Result<Vec<L>, Fatal> {
     let spare = candidates.cores.len() > candidates.wanted;
-    let mut locks: Vec<CoreLock> = Vec::new();
+    let mut locks: Vec<L> = Vec::new();
     let mut owned: Vec<String> = Vec::new();
     for &core in &candidates.cores {
         if locks.len() == candidates.wanted {
             break;
         }
-        match CoreLock::acquire(folder, core, name) {
+        match take(core) {
             Ok(lock) => locks.push(lock),
             Err(CoreLockError::Owned { core, holder }) if spare => {
                 owned.push(format!("core {core} by {holder}"));
@@ -345,9 +355,9 @@ fn lock_cores(candidates: &Candidates, folder: &Path, name: &str) -> Result<Vec<
     Ok(locks)
 }
 
-fn poll_modes(config: &Config, plan: &CorePlan) -> Vec<PollMode> {
+fn poll_modes(config: &Config, plan: &CorePlan, root: &Root) -> Vec<PollMode> {
     let of = |worker| {
-        let core = if plan.is_dedicated(worker) {
+        let core = if plan.is_dedicated(worker, root) {
             CoreUse::Dedicated
         } else {
             CoreUse::Shared
@@ -358,22 +368,23 @@ fn poll_modes(config: &Config, plan: &CorePlan) -> Vec<PollMode> {
 }
 
 /// Bytes of the rings of one session.
-fn session_bytes(config: &Config) -> u64 {
+pub(crate) fn session_bytes(config: &Config) -> u64 {
     let slot = u64::from(config.attach.sndbuf_bytes) + u64::from(config.attach.rmb_bytes);
     u64::from(config.attach.slots) * slot
 }
 
+/// Hugepages of the rings of one session.
+pub(crate) fn session_hugepages(config: &Config, pool: HugepageInfo) -> u64 {
+    session_bytes(config).div_ceil(pool.page_bytes as u64)
+}
+
 /// Refuses to start where hugepages are required and the pool is too small for one session.
-fn check_hugepages(config: &Config) -> Result<(), Fatal> {
-    if config.memory.hugepages != Hugepages::Required {
+fn check_hugepages(config: &Config, pool: HugepageInfo) -> Result<(), Fatal> {
+    let needed = session_hugepages(config, pool);
+    if config.memory.hugepages != Hugepages::Required || pool.free as u64 >= needed {
         return Ok(());
     }
-    let pool = pollux_ring::hugepages_free();
     let page = pool.page_bytes as u64;
-    let needed = session_bytes(config).div_ceil(page);
-    if pool.free as u64 >= needed {
-        return Ok(());
-    }
     Err(Fatal::os(format!(
         "memory.hugepages is \"required\", but one session needs {needed} hugepages of {} and {} \
          of {} are free; reserve more (echo {needed} > /proc/sys/vm/nr_hugepages), or set it to \
@@ -387,6 +398,12 @@ fn check_hugepages(config: &Config) -> Result<(), Fatal> {
 impl From<PathError> for Fatal {
     fn from(error: PathError) -> Fatal {
         Fatal::config(error.to_string())
+    }
+}
+
+impl From<AllowedError> for Fatal {
+    fn from(error: AllowedError) -> Fatal {
+        Fatal::os(error.to_string())
     }
 }
 

@@ -19,6 +19,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
+use crate::runtime_dir::may_write;
+
 /// How a socket keeps messages apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketKind {
@@ -116,6 +118,12 @@ pub(crate) fn by(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
+/// What is tried on a socket that another start has left half done.
+const REMOVE: &str = "remove the left-over";
+
+/// What is tried on the folder of a socket first.
+const OPEN_FOLDER: &str = "open folder";
+
 /// How long another start in the same folder may hold the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -154,7 +162,7 @@ pub fn listen_on(
     };
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed("remove the left-over", &new)(error));
+            return Err(failed(REMOVE, &new)(error));
         }
         _ => {}
     }
@@ -190,6 +198,44 @@ pub fn listen_on(
             Err(error)
         }
     }
+}
+
+/// What [`listen_on`] would find, without making anything: whether the path is free, and whether this
+/// process may put a socket into its folder. `made` are folders that will have been made before.
+///
+/// # Errors
+/// As [`listen_on`].
+pub fn look(
+    path: &Path,
+    kind: SocketKind,
+    key: &'static str,
+    made: &[&Path],
+) -> Result<Place, SocketError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let failed = |action, at: &Path| {
+        let path = at.to_path_buf();
+        move |error: io::Error| SocketError::Io {
+            action,
+            path,
+            key,
+            error,
+        }
+    };
+    let is_made = made.iter().any(|made| made.starts_with(folder));
+    if !is_made || folder.exists() {
+        File::open(folder).map_err(failed(OPEN_FOLDER, folder))?;
+    }
+    let place = probe(path, kind, key)?;
+    if !is_made || folder.exists() {
+        let new = path.with_file_name(NEW_NAME);
+        // Removing comes first, and fails where there is something to remove, or no folder.
+        let first = match fs::symlink_metadata(&new) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "bind",
+            Ok(_) | Err(_) => REMOVE,
+        };
+        may_write(folder).map_err(failed(first, &new))?;
+    }
+    Ok(place)
 }
 
 /// Finds out whether `path` is free for a socket of this kind.
@@ -274,7 +320,7 @@ fn lock_folder(path: &Path, key: &'static str) -> Result<File, SocketError> {
             error,
         }
     };
-    let file = File::open(folder).map_err(failed("open folder"))?;
+    let file = File::open(folder).map_err(failed(OPEN_FOLDER))?;
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

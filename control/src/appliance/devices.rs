@@ -1,6 +1,6 @@
-//! Opening the device of the configuration.
+//! Opening the device of the configuration, and looking at it without opening it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use pollux_provider::Device;
 use pollux_provider::soft::{self, DeviceOptions, SoftDevice};
@@ -11,46 +11,70 @@ use crate::exit::{ExitStatus, Fatal};
 
 /// A device of the embedded software fabric.
 pub(super) fn open_soft(config: &Config, paths: &Paths) -> Result<SoftDevice, Fatal> {
-    let device = &config.device;
-    let gid = match device.gid {
-        GidChoice::Fixed(gid) => gid.octets(),
+    soft::open_shm(&paths.fabric_dir, soft_options(config, paths)).map_err(|e| soft_refused(&e))
+}
+
+/// What [`open_soft`] would find, without making anything.
+pub(crate) fn look_soft(config: &Config, paths: &Paths) -> Result<(), Fatal> {
+    soft::look_shm(&paths.fabric_dir, &soft_options(config, paths)).map_err(|e| soft_refused(&e))
+}
+
+/// The address of the configuration's soft device.
+pub(crate) fn soft_gid(config: &Config, paths: &Paths) -> Ipv6Addr {
+    match config.device.gid {
+        GidChoice::Fixed(gid) => gid,
         // The same at each start, so that a killed instance's place on the fabric is taken over.
-        GidChoice::Auto => paths.default_gid().octets(),
-    };
-    let options = DeviceOptions {
+        GidChoice::Auto => paths.default_gid(),
+    }
+}
+
+fn soft_options(config: &Config, paths: &Paths) -> DeviceOptions {
+    let device = &config.device;
+    DeviceOptions {
         name: device.name.clone(),
         personality: device.personality,
         mtu_bytes: device.mtu_bytes,
-        ..DeviceOptions::new(gid)
-    };
-    soft::open_shm(&paths.fabric_dir, options).map_err(|error| match error {
+        ..DeviceOptions::new(soft_gid(config, paths).octets())
+    }
+}
+
+fn soft_refused(error: &soft::OpenError) -> Fatal {
+    match error {
         soft::OpenError::InUse { .. } => Fatal::temporary(error.to_string()),
         _ => Fatal::os(error.to_string()),
-    })
+    }
 }
 
 /// An RDMA device of this host.
 pub(super) fn open_verbs(config: &Config) -> Result<VerbsDevice, Fatal> {
     let device = &config.device;
-    let fatal = |error: OpenError| Fatal::new(status(&error), error.to_string());
-    let gid = match device.gid {
-        GidChoice::Fixed(gid) => verbs::GidChoice::Local(IpAddr::from(gid)),
-        GidChoice::Auto => verbs::GidChoice::FirstOf(listened_on(config)),
-    };
-    let options = OpenOptions {
-        device: device.name.clone(),
-        port: device.port,
-        gid,
-    };
-    let opened = VerbsDevice::open(&options).map_err(fatal)?;
+    let opened = VerbsDevice::open(&verbs_options(config)).map_err(|e| verbs_refused(&e))?;
     tracing::info!(
         device = device.name,
         port = device.port,
         gid_index = opened.gid_index(),
         "RDMA device with the GID {}",
-        std::net::Ipv6Addr::from(opened.identity().gid)
+        Ipv6Addr::from(opened.identity().gid)
     );
     Ok(opened)
+}
+
+/// What [`open_verbs`] asks for.
+pub(crate) fn verbs_options(config: &Config) -> OpenOptions {
+    let device = &config.device;
+    OpenOptions {
+        device: device.name.clone(),
+        port: device.port,
+        gid: match device.gid {
+            GidChoice::Fixed(gid) => verbs::GidChoice::Local(IpAddr::from(gid)),
+            GidChoice::Auto => verbs::GidChoice::FirstOf(listened_on(config)),
+        },
+    }
+}
+
+/// The end of a start whose adapter cannot be used.
+pub(crate) fn verbs_refused(error: &OpenError) -> Fatal {
+    Fatal::new(status(error), error.to_string())
 }
 
 /// The addresses that services and smc forwards listen on.

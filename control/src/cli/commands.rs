@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 
 use super::output::{Reader, emit, emit_part};
 use super::{
-    Check, Command, Completions, Daemon, Global, Latency, Man, Rpc, Set, Show, Stats, Stop,
+    Check, Command, Completions, Daemon, Doctor, Global, Latency, Man, Rpc, Set, Show, Stats, Stop,
 };
 use crate::config::Config;
 use crate::demo;
+use crate::doctor::{self, Machine, Subject};
 use crate::exit::{ExitStatus, Fatal};
 use crate::host::Host;
 use crate::measure::{self, typed};
@@ -35,6 +36,7 @@ use crate::view::{
 pub(super) fn run(global: &Global, command: &Command, host: &Host) -> Result<(), Fatal> {
     match command {
         Command::Check(check) => return check_config(global, check, host),
+        Command::Doctor(doctor) => return examine(global, doctor),
         Command::Completions(completions) => return print_completions(*completions),
         Command::Man(man) => return write_man_pages(man),
         Command::Demo(_) if global.json => {
@@ -53,6 +55,7 @@ pub(super) fn run(global: &Global, command: &Command, host: &Host) -> Result<(),
         Command::Stop(stop) => asker.stop(stop),
         Command::Rpc(rpc) => asker.rpc(rpc),
         Command::Check(_)
+        | Command::Doctor(_)
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Demo(_)
@@ -336,6 +339,17 @@ fn check_config(global: &Global, check: &Check, host: &Host) -> Result<(), Fatal
         true => emit_json(&params(&view)?),
         false => emit(&view.text()),
     }
+}
+
+/// Prints the report, and ends as the start of an appliance would.
+fn examine(global: &Global, doctor: &Doctor) -> Result<(), Fatal> {
+    let subject = Subject::read(doctor.config.as_deref());
+    let report = doctor::examine(&Machine::current(), subject, doctor.peer);
+    match global.json {
+        true => emit_json(&report.json())?,
+        false => emit(&report.text())?,
+    }
+    report.end.map_or(Ok(()), Err)
 }
 
 fn print_completions(completions: Completions) -> Result<(), Fatal> {

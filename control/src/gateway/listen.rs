@@ -11,11 +11,11 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::GatewayError;
 use super::figures::Figures;
-use super::port_owner::port_owner;
+use super::port_owner::{may_listen, port_owner};
 use super::socket::Socket;
 use crate::config::{Endpoint, Forward};
 use crate::syn_marks::SynMarks;
-use crate::unix_socket::{BoundSocket, SocketError, SocketKind, listen_on};
+use crate::unix_socket::{BoundSocket, SocketError, SocketKind, listen_on, look};
 
 /// Key of the configuration, for errors.
 const KEY: &str = "forward.listen";
@@ -67,18 +67,7 @@ impl Front {
             listen,
             connect,
         } = forward;
-        let way = match (listen, connect) {
-            (Endpoint::Tcp(_) | Endpoint::Unix(_), Endpoint::Smc(_)) => Way::In,
-            (Endpoint::Smc(_), Endpoint::Tcp(_) | Endpoint::Unix(_)) => Way::Out,
-            (Endpoint::Smc(_), Endpoint::Smc(_))
-            | (Endpoint::Tcp(_) | Endpoint::Unix(_), Endpoint::Tcp(_) | Endpoint::Unix(_)) => {
-                return Err(GatewayError::Ends {
-                    name: name.clone(),
-                    listen: listen.clone(),
-                    connect: connect.clone(),
-                });
-            }
-        };
+        let way = way(forward)?;
         let (listener, listen) = match listen {
             Endpoint::Tcp(address) => {
                 let (listener, address) = bind_tcp(name, *address, &SynMarks::default())?;
@@ -99,6 +88,21 @@ impl Front {
             pause: Pause::No,
             listener,
         })
+    }
+
+    /// What [`Front::bind`] would find, without taking anything. `made` are folders that will have been
+    /// made before.
+    pub(super) fn look(forward: &Forward, made: &[&Path]) -> Result<(), GatewayError> {
+        way(forward)?;
+        let name = &forward.name;
+        match &forward.listen {
+            Endpoint::Tcp(address) | Endpoint::Smc(address) => {
+                may_listen(*address).map_err(|error| tcp_refused(name, *address, error))
+            }
+            Endpoint::Unix(path) => look(path, SocketKind::Stream, KEY, made)
+                .map(|_| ())
+                .map_err(|error| unix_refused(name, error)),
+        }
     }
 
     /// Takes a connection that waits, non-blocking, with the address it comes from.
@@ -137,33 +141,60 @@ fn bind_tcp(
         let address = listener.local_addr()?;
         Ok((Listener::Tcp(listener), address))
     };
-    bound().map_err(|error: io::Error| {
-        let name = name.to_string();
-        if error.kind() == io::ErrorKind::AddrInUse {
-            GatewayError::InUse {
-                name,
-                address,
-                pid: port_owner(address),
-            }
-        } else {
-            GatewayError::Listen {
-                name,
-                address,
-                error,
-            }
+    bound().map_err(|error: io::Error| tcp_refused(name, address, error))
+}
+
+fn tcp_refused(name: &str, address: SocketAddr, error: io::Error) -> GatewayError {
+    let name = name.to_string();
+    if error.kind() == io::ErrorKind::AddrInUse {
+        GatewayError::InUse {
+            name,
+            address,
+            pid: port_owner(address),
         }
-    })
+    } else {
+        GatewayError::Listen {
+            name,
+            address,
+            error,
+        }
+    }
 }
 
 fn bind_unix(name: &str, path: &Path) -> Result<Listener, GatewayError> {
+    let bound = listen_on(path, SocketKind::Stream, KEY);
+    bound
+        .map(Listener::Unix)
+        .map_err(|error| unix_refused(name, error))
+}
+
+fn unix_refused(name: &str, error: SocketError) -> GatewayError {
     let name = name.to_string();
-    match listen_on(path, SocketKind::Stream, KEY) {
-        Ok(bound) => Ok(Listener::Unix(bound)),
-        Err(SocketError::InUse { path, pid }) => Err(GatewayError::PathInUse { name, path, pid }),
-        Err(
-            error @ (SocketError::NotASocket { .. }
-            | SocketError::Busy { .. }
-            | SocketError::Io { .. }),
-        ) => Err(GatewayError::Path { name, error }),
+    match error {
+        SocketError::InUse { path, pid } => GatewayError::PathInUse { name, path, pid },
+        error @ (SocketError::NotASocket { .. }
+        | SocketError::Busy { .. }
+        | SocketError::Io { .. }) => GatewayError::Path { name, error },
+    }
+}
+
+/// Which of the two ends of a forward speaks SMC.
+fn way(forward: &Forward) -> Result<Way, GatewayError> {
+    let Forward {
+        name,
+        listen,
+        connect,
+    } = forward;
+    match (listen, connect) {
+        (Endpoint::Tcp(_) | Endpoint::Unix(_), Endpoint::Smc(_)) => Ok(Way::In),
+        (Endpoint::Smc(_), Endpoint::Tcp(_) | Endpoint::Unix(_)) => Ok(Way::Out),
+        (Endpoint::Smc(_), Endpoint::Smc(_))
+        | (Endpoint::Tcp(_) | Endpoint::Unix(_), Endpoint::Tcp(_) | Endpoint::Unix(_)) => {
+            Err(GatewayError::Ends {
+                name: name.clone(),
+                listen: listen.clone(),
+                connect: connect.clone(),
+            })
+        }
     }
 }

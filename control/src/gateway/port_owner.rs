@@ -1,12 +1,30 @@
-//! Who listens on a TCP port, as far as the kernel lets this user see.
+//! Whether a TCP address is free, and who listens there, as far as the kernel lets this user see.
 
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Number of the state LISTEN in the kernel's tables.
 const LISTEN: &str = "0A";
+
+/// Whether the kernel would let this process listen on `address`; takes nothing, since a socket that is
+/// bound as those of listeners are, and does not listen, keeps no other such socket out.
+///
+/// # Errors
+/// The kernel's refusal, as a listener would get it.
+pub(crate) fn may_listen(address: SocketAddr) -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(())
+}
 
 /// Process id of whoever keeps others from listening on `address`.
 pub(crate) fn port_owner(address: SocketAddr) -> Option<u32> {
@@ -102,6 +120,25 @@ mod tests {
             drop(listener);
             assert_eq!(port_owner(address), None, "{address}");
         }
+    }
+
+    #[test]
+    fn an_address_may_be_listened_on_exactly_when_listening_works() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let taken = listener.local_addr().expect("address");
+        let free = "127.0.0.1:0".parse().expect("address");
+        let foreign = "192.0.2.1:7".parse().expect("address");
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), taken.port());
+        for address in [taken, free, foreign, any] {
+            let text = |error: io::Error| error.to_string();
+            let seen = may_listen(address).map_err(text);
+            let bound = TcpListener::bind(address).map(|_| ()).map_err(text);
+            assert_eq!(seen, bound, "{address}");
+        }
+        // Two that only look do not see each other, nor does a listener see them.
+        drop(listener);
+        may_listen(taken).expect("free again");
+        TcpListener::bind(taken).expect("nothing was taken");
     }
 
     #[test]

@@ -12,6 +12,13 @@ const RECEIVE_SLOT_BYTES: u32 = 256;
 /// Bytes of a send slot: the longest message that this side sends fits.
 const SEND_SLOT_BYTES: u32 = 128;
 
+/// Bytes of the message slots of one link, all of which are registered.
+#[must_use]
+pub fn link_memory_bytes(send_wr: u32, recv_wr: u32) -> u64 {
+    u64::from(send_wr) * u64::from(SEND_SLOT_BYTES)
+        + u64::from(recv_wr) * u64::from(RECEIVE_SLOT_BYTES)
+}
+
 /// Why memory could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {

@@ -1,6 +1,7 @@
 //! The two programs as their users meet them: what they print, and how they end.
 
 mod credits;
+mod doctor;
 mod inline;
 mod mistakes;
 mod operate;

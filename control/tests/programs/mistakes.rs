@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use pollux_control::cores;
 
 use crate::running::{Running, files};
-use crate::support::{Place, polluxd, text_of};
+use crate::support::{Place, refused, text_of};
 
 /// A mistake: what it is, sections of the configuration that make it (`AT` is the test's folder), the
 /// exit status, and what the line must say.
@@ -32,7 +32,7 @@ fn mistake(what: &'static str, more: impl Into<String>, status: i32, says: &[&st
     }
 }
 
-/// Starts `polluxd` with each mistake and looks at its end.
+/// Starts `polluxd` with each mistake and looks at its end, which `pollux doctor` has to foretell.
 fn check(place: &Place, mistakes: Vec<Mistake>) {
     let at = text_of(&place.path(""));
     let before = files(place);
@@ -46,7 +46,7 @@ fn check(place: &Place, mistakes: Vec<Mistake>) {
     {
         let at = at.trim_end_matches('/');
         let config = place.config_with("m", &device.replace("AT", at), &more.replace("AT", at));
-        let ended = polluxd(&["--config", &config]);
+        let ended = refused(&config);
         assert_eq!(ended.status, Some(status), "{what}: {ended:?}");
         let fatal = ended.err.lines().last().unwrap_or_default();
         for word in says.iter().map(|word| word.replace("AT", at)) {
@@ -225,7 +225,7 @@ fn folders_that_cannot_be_made_or_are_open_to_everybody_are_told() {
             text("lock_dir", ""),
         );
         fs::write(&config, lines).expect("write");
-        let ended = polluxd(&["--config", &text_of(&config)]);
+        let ended = refused(&text_of(&config));
         assert_eq!(ended.status, Some(status), "{key} {value}: {ended:?}");
         let fatal = ended.err.lines().last().unwrap_or_default();
         let word = word.replace("AT", at);

@@ -45,6 +45,23 @@ pub(crate) fn pollux(args: &[&str]) -> Ended {
     run(Command::new(env!("CARGO_BIN_EXE_pollux")).args(args))
 }
 
+/// Starts `polluxd` with a configuration that it refuses, and sees that `pollux doctor` foretold its
+/// words and its status.
+pub(crate) fn refused(config: &str) -> Ended {
+    let told = pollux(&["doctor", "--config", config]);
+    let ended = polluxd(&["--config", config]);
+    assert_eq!(told.status, ended.status, "{told:?} {ended:?}");
+    let last = |ended: &Ended, program: &str| {
+        let last = ended.err.lines().last().unwrap_or_default();
+        last.strip_prefix(program).map(str::to_string)
+    };
+    let said = last(&ended, "polluxd: ");
+    assert!(said.is_some(), "{ended:?}");
+    assert_eq!(last(&told, "pollux: "), said, "{told:?}");
+    assert!(told.out.contains("\n  failure  "), "{told:?}");
+    ended
+}
+
 /// Runs a program to its end.
 pub(crate) fn run(command: &mut Command) -> Ended {
     command

@@ -22,6 +22,6 @@ mod types;
 mod zeroed;
 
 pub use calls::{PollCq, PostRecv, PostSend, ReqNotifyCq};
-pub use library::{Library, LoadError};
+pub use library::{Library, LoadError, SYMBOL_VERSIONS};
 pub use types::*;
 pub use zeroed::{Zeroable, zeroed};

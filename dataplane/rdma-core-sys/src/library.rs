@@ -62,6 +62,9 @@ const V1_11: Version = Version {
     since: "32",
 };
 
+/// The symbol versions that a [`Library`] has functions of.
+pub const SYMBOL_VERSIONS: [&str; 3] = [V1_0.text, V1_1.text, V1_11.text];
+
 /// Declares [`Library`]: for each function its symbol version and its type.
 macro_rules! library {
     ($($(#[$doc:meta])* $version:ident $name:ident: fn($($arg:ty),*) -> $result:ty;)+) => {

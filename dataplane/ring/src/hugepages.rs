@@ -1,11 +1,12 @@
 //! What the kernel says about its pool of 2 MiB pages.
 
 use std::fs;
+use std::path::Path;
 
 /// Bytes of the only hugepage size that this crate uses.
 pub const HUGEPAGE_BYTES: usize = 2 << 20;
 
-const SYSFS: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+const SYSFS: &str = "sys/kernel/mm/hugepages/hugepages-2048kB";
 const MEMINFO: &str = "/proc/meminfo";
 
 /// State of the kernel's pool of 2 MiB pages.
@@ -21,11 +22,17 @@ pub struct HugepageInfo {
 
 /// Reads the pool's state from sysfs. A kernel without hugepages has a pool of 0 pages.
 pub fn hugepages_free() -> HugepageInfo {
-    let free = read_number("free_hugepages");
-    let reserved = read_number("resv_hugepages");
+    hugepages_below(Path::new("/"))
+}
+
+/// As [`hugepages_free`], from the `sys` in another root folder.
+pub fn hugepages_below(root: &Path) -> HugepageInfo {
+    let pool = root.join(SYSFS);
+    let free = read_number(&pool, "free_hugepages");
+    let reserved = read_number(&pool, "resv_hugepages");
     HugepageInfo {
         free: free.saturating_sub(reserved),
-        total: read_number("nr_hugepages"),
+        total: read_number(&pool, "nr_hugepages"),
         page_bytes: HUGEPAGE_BYTES,
     }
 }
@@ -50,8 +57,8 @@ fn default_hugepage_bytes(meminfo: &str) -> Option<usize> {
     }
 }
 
-fn read_number(file: &str) -> usize {
-    fs::read_to_string(format!("{SYSFS}/{file}"))
+fn read_number(pool: &Path, file: &str) -> usize {
+    fs::read_to_string(pool.join(file))
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0)

@@ -40,7 +40,7 @@ mod sync;
 mod wake;
 
 pub use error::{AccessError, PoolError, SegmentError};
-pub use hugepages::{HUGEPAGE_BYTES, HugepageInfo, hugepages_free};
+pub use hugepages::{HUGEPAGE_BYTES, HugepageInfo, hugepages_below, hugepages_free};
 pub use line::{
     HeadViolation, LINE_BYTES, LINE_PAYLOAD, LINE_WORDS, LineReader, LineSink, LineSource,
     LineWriter,

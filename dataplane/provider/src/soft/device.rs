@@ -168,12 +168,7 @@ pub(super) fn make_shared(
         personality,
         mtu_bytes,
     } = options;
-    if gid == [0; 16] {
-        return Err(OpenError::NoGid);
-    }
-    if !is_mtu(mtu_bytes) {
-        return Err(OpenError::Mtu(mtu_bytes));
-    }
+    check_options(gid, mtu_bytes)?;
     let (vendor_id, vendor_part_id) = (personality.vendor_id(), personality.vendor_part_id());
     let identity = DeviceIdentity {
         name,
@@ -186,6 +181,17 @@ pub(super) fn make_shared(
         driver,
     };
     Ok(Arc::new(Shared::new(identity, LIMITS, personality, seed)))
+}
+
+/// Refuses options of impossible values.
+pub(super) fn check_options(gid: [u8; 16], mtu_bytes: u32) -> Result<(), OpenError> {
+    if gid == [0; 16] {
+        return Err(OpenError::NoGid);
+    }
+    if !is_mtu(mtu_bytes) {
+        return Err(OpenError::Mtu(mtu_bytes));
+    }
+    Ok(())
 }
 
 impl SoftDevice {

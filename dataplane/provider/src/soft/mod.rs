@@ -60,4 +60,4 @@ pub use personality::{INLINE_BYTES_MAX, Personality, UnknownPersonality};
 pub use process::Fabric;
 pub use qp::SoftQp;
 pub use shared::Census;
-pub use shm::open_shm;
+pub use shm::{look_shm, open_shm};

@@ -301,14 +301,7 @@ pub(super) fn listen(fabric_dir: &Path, gid: [u8; 16]) -> Result<Rendezvous, Ope
         let path = path.clone();
         move |errno| OpenError::Rendezvous { step, path, errno }
     };
-    let bytes = path.as_os_str().len();
-    if bytes > PATH_BYTES_MAX {
-        return Err(OpenError::PathTooLong {
-            path,
-            bytes,
-            limit: PATH_BYTES_MAX,
-        });
-    }
+    check_length(&path)?;
     std::fs::create_dir_all(fabric_dir).map_err(|error| OpenError::Rendezvous {
         step: "create the fabric directory",
         path: fabric_dir.to_owned(),
@@ -335,8 +328,48 @@ pub(super) fn listen(fabric_dir: &Path, gid: [u8; 16]) -> Result<Rendezvous, Ope
     })
 }
 
+fn check_length(path: &Path) -> Result<(), OpenError> {
+    let bytes = path.as_os_str().len();
+    if bytes <= PATH_BYTES_MAX {
+        return Ok(());
+    }
+    Err(OpenError::PathTooLong {
+        path: path.to_owned(),
+        bytes,
+        limit: PATH_BYTES_MAX,
+    })
+}
+
+/// Whether [`listen`] would find the address free; makes and removes nothing.
+pub(super) fn look(fabric_dir: &Path, gid: [u8; 16]) -> Result<(), OpenError> {
+    let path = socket_path(fabric_dir, gid);
+    check_length(&path)?;
+    life(&path, gid).map(|_| ())
+}
+
+/// What is at the place of a rendezvous socket that nobody serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// Nothing.
+    None,
+    /// The socket of a device that is dead.
+    Over,
+}
+
 /// Removes the socket of a device that is dead.
 fn remove_if_dead(path: &Path, gid: [u8; 16]) -> Result<(), OpenError> {
+    match life(path, gid)? {
+        Life::None => Ok(()),
+        Life::Over => rustix::fs::unlink(path).map_err(|errno| OpenError::Rendezvous {
+            step: "take over",
+            path: path.to_owned(),
+            errno,
+        }),
+    }
+}
+
+/// Asks for the device at a rendezvous socket; refuses one that lives.
+fn life(path: &Path, gid: [u8; 16]) -> Result<Life, OpenError> {
     let failed = |step| {
         move |errno| OpenError::Rendezvous {
             step,
@@ -347,14 +380,14 @@ fn remove_if_dead(path: &Path, gid: [u8; 16]) -> Result<(), OpenError> {
     let address = SocketAddrUnix::new(path).map_err(failed("name"))?;
     let probe = new_socket(SocketFlags::NONBLOCK).map_err(failed("create a probe for"))?;
     match rustix::net::connect(&probe, &address) {
-        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOENT) => Ok(Life::None),
         Err(Errno::CONNREFUSED) => {
             // Also the answer of a file that is no socket; that one is not ours to remove.
             let stat = rustix::fs::lstat(path).map_err(failed("look at"))?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
                 return Err(failed("take over")(Errno::NOTSOCK));
             }
-            rustix::fs::unlink(path).map_err(failed("take over"))
+            Ok(Life::Over)
         }
         // A full backlog is a life sign as well.
         Ok(()) | Err(Errno::AGAIN) => {

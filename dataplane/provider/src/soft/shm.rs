@@ -17,7 +17,9 @@ use pollux_ring::{Region, Segment, Wake};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::device::{Carrier, DeviceOptions, NoPath, OpenError, SoftDevice, make_shared};
+use super::device::{
+    Carrier, DeviceOptions, NoPath, OpenError, SoftDevice, check_options, make_shared,
+};
 use super::fabric_thread::{FabricThread, Links, Outgoing};
 use super::rendezvous::{self, Message};
 use super::shared::{EXPORTS_MAX, Peer, Shared};
@@ -68,6 +70,15 @@ pub fn open_shm(fabric_dir: &Path, options: DeviceOptions) -> Result<SoftDevice,
         thread: Mutex::new(Some(thread)),
     };
     Ok(SoftDevice::new(shared, Arc::new(carrier)))
+}
+
+/// Whether [`open_shm`] would find its address free. Makes nothing, and removes nothing.
+///
+/// # Errors
+/// [`OpenError`], as [`open_shm`] would.
+pub fn look_shm(fabric_dir: &Path, options: &DeviceOptions) -> Result<(), OpenError> {
+    check_options(options.gid, options.mtu_bytes)?;
+    rendezvous::look(fabric_dir, options.gid)
 }
 
 /// One device's connections.

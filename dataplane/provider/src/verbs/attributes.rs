@@ -100,7 +100,7 @@ fn path_mtu(asked_bytes: u32, active: u32) -> u32 {
 }
 
 /// Bytes of a path MTU as the verbs number it; none for a number that does not exist.
-pub(super) fn mtu_bytes(number: u32) -> Option<u32> {
+pub fn mtu_bytes(number: u32) -> Option<u32> {
     (sys::IBV_MTU_256..=sys::IBV_MTU_4096)
         .contains(&number)
         .then(|| 128 << number)

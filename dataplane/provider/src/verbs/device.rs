@@ -1,23 +1,22 @@
 //! A device: slow path of the driver.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdma_core_sys::{
-    self as sys, Library, ibv_device_attr, ibv_gid_entry, ibv_port_attr, ibv_qp_cap,
-};
+use rdma_core_sys::{Library, ibv_device_attr, ibv_qp_cap};
 use rustix::fd::BorrowedFd;
 use rustix::process::{Resource, getrlimit};
 
+use super::adapter::{Adapter, Chosen, OpenOptions, Port, known};
 use super::attributes::{self, Change, Source, mtu_bytes};
 use super::error::OpenError;
 use super::ffi::{self, Context, MemoryRegion, Pd, QueuePair};
-use super::gid::{self, GidEntry, GidKind, GidTable};
+use super::gid::{self, GidEntry, GidTable};
 use super::group::VerbsGroup;
 use super::qp::{Core, Told, VerbsQp};
 use super::shared::{MrEntry, Shared, lkey};
+use super::{survey, sysfs};
 use crate::checks::{check_rtr, check_rts, check_sizes, check_span};
 use crate::table::Id;
 use crate::{
@@ -28,36 +27,6 @@ use crate::{
 
 /// Registrations at most, whatever the adapter has: each group has a list of them.
 const MRS_MAX: u32 = 1 << 20;
-
-/// Which GID stands for the device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GidChoice {
-    /// The RoCEv2 one with this address: the local address of the TCP connections.
-    Local(IpAddr),
-    /// The RoCEv2 one of the first of these addresses that has any; without, that of the port's only IPv4
-    /// address, or without any, of its only IPv6 address that is not link-local.
-    FirstOf(Vec<IpAddr>),
-}
-
-/// What to open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Name of the device, as `rdma link` shows it before the `/`.
-    pub device: String,
-    /// Port, from 1.
-    pub port: u8,
-    /// Address.
-    pub gid: GidChoice,
-}
-
-/// Names of all RDMA devices.
-///
-/// # Errors
-/// [`OpenError::Library`], [`OpenError::NoKernelSupport`].
-pub fn device_names() -> Result<Vec<String>, OpenError> {
-    let library = Library::open()?;
-    ffi::device_names(&library).map_err(|errno| OpenError::NoKernelSupport { errno })
-}
 
 /// A device of the verbs driver: one port of an adapter.
 ///
@@ -80,31 +49,22 @@ impl VerbsDevice {
             let name = device.clone();
             move |errno| OpenError::System { name, step, errno }
         };
-        ffi::protect_from_fork(&library).map_err(failed("protect memory from forks"))?;
+        ffi::protect_from_fork(&library).map_err(|errno| survey::fork_refused(device, errno))?;
         let context = open_context(&library, device)?;
-        let attr = query_device(&context, device)?;
-        let port_attr = usable_port(&context, device, &attr, *port)?;
-        let gids = read_gids(&context, device, &attr, *port)?;
-        let chosen = match gid {
-            GidChoice::Local(local) => gid::choose(&gids, *local),
-            GidChoice::FirstOf(addresses) => gid::first_of(&gids, addresses),
-        };
-        let chosen = chosen.cloned().map_err(|cause| OpenError::Gid {
-            name: device.clone(),
-            port: *port,
-            cause,
-        })?;
+        let (adapter, attr) = survey::read_adapter(&context, device)?;
+        let Chosen {
+            port,
+            gid,
+            gid_index,
+        } = adapter.choose(*port, gid)?;
         let source = Source {
-            port: *port,
-            gid_index: u8::try_from(chosen.index).map_err(|_| {
-                let (name, step) = (device.clone(), "use a GID index over 255");
-                let errno = Errno::RANGE;
-                OpenError::System { name, step, errno }
-            })?,
-            mtu: port_attr.active_mtu,
+            port: port.number,
+            gid_index,
+            mtu: port.active_mtu,
         };
-        let identity = identity(device, &attr, &port_attr, (*port, &chosen));
-        let limits = limits(&attr, &port_attr);
+        let gids = port.gids.clone().unwrap_or(GidTable(Vec::new()));
+        let identity = identity(&adapter, port, gid);
+        let limits = limits(&attr, port);
         let pd = Pd::new(&context).map_err(failed("make a protection domain"))?;
         let shared = Shared::new((context, pd), identity, limits, source);
         let shared = Arc::new(shared.map_err(failed("start its thread"))?);
@@ -158,121 +118,14 @@ impl Drop for VerbsDevice {
 }
 
 fn open_context(library: &Library, device: &str) -> Result<Arc<Context>, OpenError> {
-    let known = ffi::device_names(library).map_err(|errno| OpenError::NoKernelSupport { errno })?;
-    if known.is_empty() {
-        return Err(OpenError::NoDevices);
-    }
+    let names = survey::names(library)?;
+    known(device, names.clone())?;
     let name = device.to_owned();
     match Context::open(library, device) {
         Ok(Some(context)) => Ok(context),
-        Ok(None) => Err(OpenError::NoSuchDevice { name, known }),
+        Ok(None) => Err(OpenError::NoSuchDevice { name, known: names }),
         Err(errno) => Err(OpenError::Open { name, errno }),
     }
-}
-
-/// The port, if it is there, up, and Ethernet.
-fn usable_port(
-    context: &Context,
-    device: &str,
-    attr: &ibv_device_attr,
-    port: u8,
-) -> Result<ibv_port_attr, OpenError> {
-    let name = device.to_owned();
-    let ports = attr.phys_port_cnt;
-    if port == 0 || port > ports {
-        return Err(OpenError::NoSuchPort { name, port, ports });
-    }
-    let port_attr = match context.query_port(port) {
-        Ok(port_attr) => port_attr,
-        Err(errno) => {
-            let step = "query its port";
-            return Err(OpenError::System { name, step, errno });
-        }
-    };
-    match port_attr.link_layer {
-        layer if u32::from(layer) == sys::IBV_LINK_LAYER_ETHERNET => {}
-        _ => {
-            let link_layer = "InfiniBand";
-            return Err(OpenError::NotEthernet {
-                name,
-                port,
-                link_layer,
-            });
-        }
-    }
-    let state = match port_attr.state {
-        sys::IBV_PORT_ACTIVE | sys::IBV_PORT_ACTIVE_DEFER => return Ok(port_attr),
-        sys::IBV_PORT_DOWN => "down",
-        sys::IBV_PORT_INIT => "initialising",
-        sys::IBV_PORT_ARMED => "armed",
-        _ => "in no state",
-    };
-    Err(OpenError::PortDown { name, port, state })
-}
-
-fn query_device(context: &Context, device: &str) -> Result<ibv_device_attr, OpenError> {
-    context.query_device().map_err(|errno| {
-        let (name, step) = (device.to_owned(), "query it");
-        OpenError::System { name, step, errno }
-    })
-}
-
-fn read_gids(
-    context: &Context,
-    device: &str,
-    attr: &ibv_device_attr,
-    port: u8,
-) -> Result<GidTable, OpenError> {
-    let name = device.to_owned();
-    let ports = attr.phys_port_cnt;
-    if port == 0 || port > ports {
-        return Err(OpenError::NoSuchPort { name, port, ports });
-    }
-    let entries = context.gid_table(gid_entries_max(context, attr));
-    let entries = entries.map_err(|errno| {
-        let step = "read its GID table";
-        OpenError::System { name, step, errno }
-    })?;
-    Ok(gid_table(device, u32::from(port), &entries))
-}
-
-/// Room for the GIDs of all ports.
-fn gid_entries_max(context: &Context, attr: &ibv_device_attr) -> usize {
-    let of_port = |port| context.query_port(port).map_or(0, |attr| attr.gid_tbl_len);
-    (1..=attr.phys_port_cnt)
-        .map(|port| usize::try_from(of_port(port)).unwrap_or(0))
-        .sum()
-}
-
-fn gid_table(device: &str, port: u32, entries: &[ibv_gid_entry]) -> GidTable {
-    let mut table: Vec<GidEntry> = entries
-        .iter()
-        .filter(|entry| entry.port_num == port)
-        .map(|entry| GidEntry {
-            index: entry.gid_index,
-            gid: entry.gid.raw,
-            kind: match entry.gid_type {
-                sys::IBV_GID_TYPE_IB => GidKind::InfiniBand,
-                sys::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
-                sys::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
-                other => GidKind::Other(other),
-            },
-            netdev: netdev(device, port, entry.gid_index),
-        })
-        .collect();
-    table.sort_by_key(|entry| entry.index);
-    GidTable(table)
-}
-
-/// Name of the network device of a GID; empty if the kernel does not say.
-fn netdev(device: &str, port: u32, index: u32) -> String {
-    let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{index}");
-    read_line(Path::new(&path))
-}
-
-fn read_line(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.trim().to_owned()
 }
 
 /// The Ethernet address in text such as `52:54:00:00:00:01`; zeros if it is none.
@@ -292,29 +145,24 @@ fn parse_mac(text: &str) -> [u8; 6] {
     }
 }
 
-fn identity(
-    device: &str,
-    attr: &ibv_device_attr,
-    port_attr: &ibv_port_attr,
-    (port, gid): (u8, &GidEntry),
-) -> DeviceIdentity {
+fn identity(adapter: &Adapter, port: &Port, gid: &GidEntry) -> DeviceIdentity {
     let address = Path::new("/sys/class/net")
         .join(&gid.netdev)
         .join("address");
     DeviceIdentity {
-        name: device.to_owned(),
-        vendor_id: attr.vendor_id,
-        vendor_part_id: attr.vendor_part_id,
+        name: adapter.name.clone(),
+        vendor_id: adapter.vendor_id,
+        vendor_part_id: adapter.vendor_part_id,
         gid: gid.gid,
-        mac: parse_mac(&read_line(&address)),
-        port,
+        mac: parse_mac(&sysfs::line(&address)),
+        port: port.number,
         // The smallest there is, for a number that does not exist.
-        mtu_bytes: mtu_bytes(port_attr.active_mtu).unwrap_or(256),
+        mtu_bytes: mtu_bytes(port.active_mtu).unwrap_or(256),
         driver: "verbs",
     }
 }
 
-fn limits(attr: &ibv_device_attr, port_attr: &ibv_port_attr) -> DeviceLimits {
+fn limits(attr: &ibv_device_attr, port: &Port) -> DeviceLimits {
     let positive = |limit: i32| u32::try_from(limit).unwrap_or(0);
     let (wr_max, sge_max) = (positive(attr.max_qp_wr), positive(attr.max_sge));
     DeviceLimits {
@@ -327,7 +175,7 @@ fn limits(attr: &ibv_device_attr, port_attr: &ibv_port_attr) -> DeviceLimits {
         // A third is for the markers.
         cq_entries_max: (positive(attr.max_cqe).saturating_sub(1)) / 3 * 2,
         mr_max: positive(attr.max_mr).min(MRS_MAX),
-        message_bytes_max: port_attr.max_msg_sz,
+        message_bytes_max: port.message_bytes_max,
         inline_worth_bytes: None,
     }
 }

@@ -7,7 +7,7 @@ use super::gid::GidError;
 use crate::Errno;
 
 /// Why [`super::VerbsDevice::open`] refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// libibverbs is missing or too old.
     #[error(transparent)]

@@ -8,6 +8,16 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+/// Which GID stands for the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GidChoice {
+    /// The RoCEv2 one with this address: the local address of the TCP connections.
+    Local(IpAddr),
+    /// The RoCEv2 one of the first of these addresses that has any; without, that of the port's only IPv4
+    /// address, or without any, of its only IPv6 address that is not link-local.
+    FirstOf(Vec<IpAddr>),
+}
+
 /// What kind of packets a GID stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidKind {
@@ -74,6 +84,63 @@ impl fmt::Display for GidTable {
     }
 }
 
+/// Why an entry stands for the device, or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidReason {
+    /// Chosen: it is the first for RoCEv2 with this address, which was asked for.
+    HasAddress(IpAddr),
+    /// Chosen: it is for RoCEv2, and of the only IPv4 address of the port.
+    OnlyIpv4,
+    /// Chosen: it is for RoCEv2, and of the only IPv6 address that is not link-local; no IPv4 address is
+    /// there.
+    OnlyIpv6,
+    /// Its packets are not those of SMC-Rv2.
+    NotRoceV2,
+    /// This address was asked for.
+    OtherAddress(IpAddr),
+    /// Nobody beyond the link reaches a link-local address.
+    LinkLocal,
+    /// IPv4 addresses go first.
+    BehindIpv4,
+    /// So many addresses could be meant.
+    OneOfSeveral(usize),
+    /// An entry before it has the same address.
+    Twice,
+}
+
+impl GidReason {
+    /// Whether this is the entry that stands for the device.
+    pub fn is_chosen(self) -> bool {
+        match self {
+            GidReason::HasAddress(_) | GidReason::OnlyIpv4 | GidReason::OnlyIpv6 => true,
+            GidReason::NotRoceV2
+            | GidReason::OtherAddress(_)
+            | GidReason::LinkLocal
+            | GidReason::BehindIpv4
+            | GidReason::OneOfSeveral(_)
+            | GidReason::Twice => false,
+        }
+    }
+}
+
+impl fmt::Display for GidReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GidReason::HasAddress(address) => write!(f, "RoCEv2, and of the address {address}"),
+            GidReason::OnlyIpv4 => f.write_str("RoCEv2, IPv4-mapped, the only IPv4 address"),
+            GidReason::OnlyIpv6 => {
+                f.write_str("RoCEv2, the only IPv6 address that is not link-local, and no IPv4 one")
+            }
+            GidReason::NotRoceV2 => f.write_str("not for RoCEv2, which SMC-Rv2 uses"),
+            GidReason::OtherAddress(address) => write!(f, "not of the address {address}"),
+            GidReason::LinkLocal => f.write_str("link-local: nobody behind a router reaches it"),
+            GidReason::BehindIpv4 => f.write_str("IPv6, and IPv4 goes first where it is there"),
+            GidReason::OneOfSeveral(count) => write!(f, "one of {count} addresses to choose from"),
+            GidReason::Twice => f.write_str("an entry before it has the same address"),
+        }
+    }
+}
+
 /// Why no entry can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GidError {
@@ -122,6 +189,68 @@ pub(super) fn same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     is_ipv4(one) == is_ipv4(other)
 }
 
+/// The entry that a choice means.
+///
+/// # Errors
+/// [`GidError`]: which rule no entry keeps, with the table.
+pub(super) fn chosen<'a>(
+    table: &'a GidTable,
+    choice: &GidChoice,
+) -> Result<&'a GidEntry, GidError> {
+    match choice {
+        GidChoice::Local(local) => choose(table, *local),
+        GidChoice::FirstOf(addresses) => match first_that_fits(table, addresses) {
+            Some(local) => choose(table, local),
+            None => only(table),
+        },
+    }
+}
+
+/// For each entry of the table why it is what [`chosen`] gives, or why it is not.
+pub fn reasons(table: &GidTable, choice: &GidChoice) -> Vec<GidReason> {
+    let rule = match choice {
+        GidChoice::Local(local) => Some(*local),
+        GidChoice::FirstOf(addresses) => first_that_fits(table, addresses),
+    };
+    let index = chosen(table, choice).ok().map(|entry| entry.index);
+    let reason = |entry: &GidEntry| match rule {
+        Some(local) => for_address(entry, local, index),
+        None => for_only(entry, table, index),
+    };
+    table.0.iter().map(reason).collect()
+}
+
+fn for_address(entry: &GidEntry, local: IpAddr, chosen: Option<u32>) -> GidReason {
+    if entry.gid != gid_of(local) {
+        GidReason::OtherAddress(local)
+    } else if entry.kind != GidKind::RoceV2 {
+        GidReason::NotRoceV2
+    } else if chosen == Some(entry.index) {
+        GidReason::HasAddress(local)
+    } else {
+        GidReason::Twice
+    }
+}
+
+fn for_only(entry: &GidEntry, table: &GidTable, chosen: Option<u32>) -> GidReason {
+    if entry.kind != GidKind::RoceV2 {
+        GidReason::NotRoceV2
+    } else if is_link_local(entry) {
+        GidReason::LinkLocal
+    } else {
+        let candidates = reachable(table);
+        if !candidates.iter().any(|one| one.index == entry.index) {
+            GidReason::BehindIpv4
+        } else if chosen != Some(entry.index) {
+            GidReason::OneOfSeveral(candidates.len())
+        } else if is_ipv4(entry) {
+            GidReason::OnlyIpv4
+        } else {
+            GidReason::OnlyIpv6
+        }
+    }
+}
+
 /// The entry for a connection whose local address is `local`: the first that is for RoCEv2 and has exactly
 /// this address.
 ///
@@ -141,20 +270,31 @@ pub(super) fn choose(table: &GidTable, local: IpAddr) -> Result<&GidEntry, GidEr
     })
 }
 
-/// The one entry for RoCEv2 that other hosts can reach: of the only IPv4 address, or without any, of the only
-/// IPv6 address that is not link-local.
+fn is_ipv4(entry: &GidEntry) -> bool {
+    Ipv6Addr::from(entry.gid).to_ipv4_mapped().is_some()
+}
+
+fn is_link_local(entry: &GidEntry) -> bool {
+    Ipv6Addr::from(entry.gid).is_unicast_link_local()
+}
+
+/// The entries for RoCEv2 that other hosts can reach: those of IPv4 addresses, or without any, of IPv6
+/// addresses that are not link-local.
+fn reachable(table: &GidTable) -> Vec<&GidEntry> {
+    let usable = table
+        .0
+        .iter()
+        .filter(|entry| entry.kind == GidKind::RoceV2 && !is_link_local(entry));
+    let (v4, v6): (Vec<_>, Vec<_>) = usable.partition(|entry| is_ipv4(entry));
+    if v4.is_empty() { v6 } else { v4 }
+}
+
+/// The one entry that is [`reachable`].
 ///
 /// # Errors
 /// [`GidError::NotOne`].
 fn only(table: &GidTable) -> Result<&GidEntry, GidError> {
-    let address = |entry: &GidEntry| Ipv6Addr::from(entry.gid);
-    let usable = table
-        .0
-        .iter()
-        .filter(|entry| entry.kind == GidKind::RoceV2 && !address(entry).is_unicast_link_local());
-    let (v4, v6): (Vec<_>, Vec<_>) =
-        usable.partition(|entry| address(entry).to_ipv4_mapped().is_some());
-    let candidates = if v4.is_empty() { v6 } else { v4 };
+    let candidates = reachable(table);
     match candidates[..] {
         [entry] => Ok(entry),
         _ => Err(GidError::NotOne {
@@ -164,25 +304,20 @@ fn only(table: &GidTable) -> Result<&GidEntry, GidError> {
     }
 }
 
-/// The entry of the first of these addresses that has one, else [`only`] one.
-///
-/// # Errors
-/// [`GidError::NotOne`].
-pub(super) fn first_of<'a>(
-    table: &'a GidTable,
-    addresses: &[IpAddr],
-) -> Result<&'a GidEntry, GidError> {
-    let mut named = addresses
-        .iter()
-        .filter_map(|address| choose(table, *address).ok());
-    named.next().map_or_else(|| only(table), Ok)
+/// The first of these addresses that has an entry.
+fn first_that_fits(table: &GidTable, addresses: &[IpAddr]) -> Option<IpAddr> {
+    let mut addresses = addresses.iter().copied();
+    addresses.find(|address| choose(table, *address).is_ok())
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
 
-    use super::{GidEntry, GidError, GidKind, GidTable, choose, first_of, only};
+    use super::{
+        GidChoice, GidEntry, GidError, GidKind, GidReason, GidTable, choose, chosen as chosen_by,
+        only, reasons,
+    };
 
     fn entry(index: u32, address: &str, kind: GidKind) -> GidEntry {
         let gid = super::gid_of(address.parse().unwrap());
@@ -263,7 +398,7 @@ mod tests {
     fn a_named_address_goes_before_the_only_one() {
         let first = |addresses: &[&str]| {
             let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
-            first_of(&table(), &addresses).map(|entry| entry.index)
+            chosen_by(&table(), &GidChoice::FirstOf(addresses)).map(|entry| entry.index)
         };
         assert_eq!(first(&["127.0.0.1", "2001:db8::7", "192.0.2.7"]), Ok(5));
         assert_eq!(first(&["0.0.0.0"]), Ok(3));
@@ -294,5 +429,70 @@ mod tests {
             text.contains("device.gid") && text.contains("5 RoCEv2"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn each_entry_is_told_why_it_is_chosen_or_not() {
+        use GidReason::{LinkLocal, NotRoceV2, OnlyIpv4, OtherAddress};
+        let of = |choice: &GidChoice| reasons(&table(), choice);
+        assert_eq!(
+            of(&GidChoice::FirstOf(Vec::new())),
+            [
+                NotRoceV2,
+                LinkLocal,
+                NotRoceV2,
+                OnlyIpv4,
+                GidReason::BehindIpv4
+            ]
+        );
+        let local: IpAddr = "192.0.2.7".parse().unwrap();
+        assert_eq!(
+            of(&GidChoice::Local(local)),
+            [
+                OtherAddress(local),
+                OtherAddress(local),
+                NotRoceV2,
+                GidReason::HasAddress(local),
+                OtherAddress(local)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_reasons_tell_of_a_choice_exactly_where_there_is_one() {
+        let addresses = [
+            "192.0.2.7",
+            "192.0.2.8",
+            "2001:db8::7",
+            "2001:db8::8",
+            "fe80::1",
+        ];
+        let kinds = [GidKind::RoceV1, GidKind::RoceV2];
+        let all: Vec<GidEntry> = (0..20u32)
+            .map(|at| entry(at, addresses[at as usize / 4], kinds[at as usize % 2]))
+            .collect();
+        let choices = addresses.map(|address| address.parse::<IpAddr>().unwrap());
+        let choices = choices.map(GidChoice::Local).into_iter().chain([
+            GidChoice::FirstOf(Vec::new()),
+            GidChoice::FirstOf(vec![
+                "192.0.2.9".parse().unwrap(),
+                "2001:db8::8".parse().unwrap(),
+            ]),
+        ]);
+        for choice in choices {
+            for from in 0..all.len() {
+                for to in from..=all.len() {
+                    let table = GidTable(all[from..to].to_vec());
+                    let told: Vec<u32> = reasons(&table, &choice)
+                        .iter()
+                        .zip(&table.0)
+                        .filter(|(reason, _)| reason.is_chosen())
+                        .map(|(_, entry)| entry.index)
+                        .collect();
+                    let expected = chosen_by(&table, &choice).ok().map(|entry| entry.index);
+                    assert_eq!(told, Vec::from_iter(expected), "{choice:?} {table}");
+                }
+            }
+        }
     }
 }

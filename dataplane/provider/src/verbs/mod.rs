@@ -45,9 +45,11 @@
 //!
 //! # Where to read
 //!
-//! `gid`, `attributes`, `status` and `name` are pure; `ffi` alone is unsafe; `qp` and `post` are one queue
-//! pair, `group` the pass, `waker` the thread, `device` the slow path.
+//! `gid`, `adapter`, `attributes`, `status` and `name` are pure; `ffi` alone is unsafe; `qp` and `post` are one queue
+//! pair, `group` the pass, `waker` the thread, `device` the slow path;
+//! `survey` and `sysfs` look at a host without making anything on it.
 
+mod adapter;
 mod attributes;
 mod device;
 mod error;
@@ -63,10 +65,18 @@ mod post;
 mod qp;
 mod shared;
 mod status;
+mod survey;
+mod sysfs;
 mod waker;
 
-pub use device::{GidChoice, OpenOptions, VerbsDevice, device_names};
+pub use adapter::{Adapter, AdapterLimits, Chosen, LinkLayer, OpenOptions, Port, PortState};
+pub use attributes::mtu_bytes;
+pub use device::VerbsDevice;
 pub use error::OpenError;
-pub use gid::{GidEntry, GidError, GidKind, GidTable};
+pub use gid::{
+    GidChoice, GidEntry, GidError, GidKind, GidReason, GidTable, reasons as gid_reasons,
+};
 pub use group::VerbsGroup;
 pub use qp::VerbsQp;
+pub use rdma_core_sys::LoadError;
+pub use survey::{LibraryInfo, Survey, Surveyed, device_names};
