@@ -72,3 +72,94 @@ gids() {
         fi
     done
 }
+
+# configure [KEY=VALUE...]: the configuration of an appliance on rxe0 whose only peer is the other host,
+# with the link's figures as they come here. Keys are those of conf/pollux.toml with their table, as
+# attach.rmb=16K.
+configure() {
+    {
+        printf '%s\n' appliance.runtime_dir=/run/pollux device.driver=verbs device.name=rxe0 \
+            workers.poll=adaptive workers.lock_dir=/run "$@"
+        # Whoever names a key again changes it.
+    } | awk -F = '
+        { value[$1] = $2 }
+        END {
+            for (key in value) {
+                quote = value[key] ~ /^[0-9]+$/ ? "" : "\""
+                print key " = " quote value[key] quote
+            }
+        }' >pollux.toml
+    printf '[[peer]]\naddress = "%s"\n' "$PEER" >>pollux.toml
+}
+
+# echo_service PORT: adds a service that sends back what it gets.
+echo_service() {
+    printf '[[service]]\nkind = "echo"\nlisten = "%s:%s"\n' "$ADDRESS" "$1" >>pollux.toml
+}
+
+# forward LISTEN CONNECT: adds a gateway.
+forward() {
+    printf '[[forward]]\nname = "%s"\nlisten = "%s"\nconnect = "%s"\n' "${1%%:*}" "$1" "$2" >>pollux.toml
+}
+
+# pollux COMMAND...: asks the appliance.
+pollux() {
+    command pollux --socket /run/pollux/control.sock "$@"
+}
+
+# start_appliance PORT [BEFORE...]: starts polluxd, BEFORE it what may precede a command, and waits until it
+# listens there. $appliance is its process; what it says goes to /out/polluxd as well.
+start_appliance() {
+    port=$1
+    shift
+    rm -f polluxd.says
+    mkfifo polluxd.says
+    tee -a /out/polluxd <polluxd.says &
+    scribe=$!
+    "$@" polluxd --config pollux.toml >polluxd.says 2>&1 &
+    appliance=$!
+    serves "$port" "$appliance"
+}
+
+# stop_appliance: ends it in order, and fails if it says that this was not one.
+stop_appliance() {
+    kill "$appliance"
+    status=0
+    wait "$appliance" || status=$?
+    [ "$status" = 0 ] || fail "the appliance ended with $status"
+    # All that it said is in the file.
+    wait "$scribe"
+}
+
+# stat_of COUNTER: its value in `pollux stats`.
+stat_of() {
+    pollux stats | awk -v name="$1" '$1 == name { print $2; found = 1 } END { exit !found }'
+}
+
+# stat_is COUNTER VALUE: whether it has this value.
+stat_is() {
+    [ "$(stat_of "$1")" = "$2" ]
+}
+
+# has_links COUNT: whether the appliance has this number of links.
+has_links() {
+    [ "$(pollux show links | grep -c "client\|server")" = "$1" ]
+}
+
+# stop_in_turn: the appliance of b ends, then that of a; a has to let the link go by itself, without a
+# complaint.
+stop_in_turn() {
+    barrier "all is done"
+    if [ "$HOST" = b ]; then
+        stop_appliance
+        barrier "b has stopped"
+    else
+        barrier "b has stopped"
+        until_true has_links 0
+        if grep "a queue pair failed\|link failed\|RemoteOperation" /out/polluxd; then
+            fail "an appliance complains of a peer that has ended in order"
+        fi
+        stop_appliance
+    fi
+    barrier "a has stopped"
+}
