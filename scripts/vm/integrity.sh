@@ -12,18 +12,13 @@
 # Each way.
 MIB=64
 rxe_up
-configure attach.sndbuf=16K attach.rmb=16K
-forward tcp:127.0.0.1:6000 "smc:$PEER:6001"
-forward "smc:$ADDRESS:6001" tcp:127.0.0.1:6002
-start_appliance 6000
-nc -ll -p 6002 -e /usr/bin/cat &
-serves 6002 $!
+echo_gateways attach.sndbuf=16K attach.rmb=16K
 barrier serving
 if [ "$HOST" = b ]; then
     head -c $((MIB << 20)) /dev/urandom >sent
     for inline in on off; do
         pollux set inline $inline
-        nc 127.0.0.1 6000 <sent >back || say "inline $inline: the stream broke off"
+        nc 127.0.0.1 6000 <sent >back || fail "inline $inline: the stream broke off"
         cmp sent back || fail "inline $inline: what came back differs"
         say "inline $inline: $MIB MiB came back as they were"
         say $(cat /proc/uptime) $(grep . /sys/class/infiniband/rxe0/ports/1/hw_counters/* | sed 's/.*counters.//' | grep -v ':0$')

@@ -23,6 +23,9 @@ fn full() -> Config {
     config.device.personality = "budget-81920".parse().expect("a personality");
     config.device.inline_probe = InlineProbe::Bisect;
     config.device.inline_threshold = InlineThreshold::Bytes(0);
+    config.device.ack_timeout = 20;
+    config.device.retries = 0;
+    config.device.test_link_s = 3600;
     config.device.gid = "::ffff:10.0.0.1".parse().expect("gid");
     config.peers = vec![Peer {
         address: "192.0.2.0/24".parse().expect("peer"),
@@ -111,6 +114,18 @@ fn a_value_out_of_its_limits_is_told_with_the_limits() {
             "[device]\ninline_threshold = \"half\"",
             "x.toml:2: device.inline_threshold: needs \"auto\" or a whole number, not a text \
              (\"half\"); legal: \"auto\" or 0 to 1024",
+        ),
+        (
+            "[device]\nack_timeout = 31",
+            "x.toml:2: device.ack_timeout: out of range (31); legal: 8 to 22",
+        ),
+        (
+            "[device]\nretries = 8",
+            "x.toml:2: device.retries: out of range (8); legal: 0 to 7",
+        ),
+        (
+            "[device]\ntest_link_s = 0",
+            "x.toml:2: device.test_link_s: out of range (0); legal: 1 to 3600",
         ),
         (
             "[workers]\npoll = \"bussy\"",

@@ -73,13 +73,14 @@ gids() {
     done
 }
 
-# configure [KEY=VALUE...]: the configuration of an appliance on rxe0 whose only peer is the other host,
-# with the link's figures as they come here. Keys are those of conf/pollux.toml with their table, as
-# attach.rmb=16K.
+# configure [KEY=VALUE...]: the configuration of an appliance on rxe0 whose only peer is the other host. Keys
+# are those of conf/pollux.toml with their table, as attach.rmb=16K. An emulated host may have to wait
+# seconds for the machine's processors, so whoever waits for it is patient: 30 s for an acknowledgement.
 configure() {
     {
         printf '%s\n' appliance.runtime_dir=/run/pollux device.driver=verbs device.name=rxe0 \
-            workers.poll=adaptive workers.lock_dir=/run "$@"
+            device.ack_timeout=20 device.retries=6 handshake.timeout_ms=60000 \
+            handshake.peek_timeout_ms=60000 workers.poll=adaptive workers.lock_dir=/run "$@"
         # Whoever names a key again changes it.
     } | awk -F = '
         { value[$1] = $2 }
@@ -162,4 +163,44 @@ stop_in_turn() {
         stop_appliance
     fi
     barrier "a has stopped"
+}
+
+# uptime_ms: milliseconds since the guest's start.
+uptime_ms() {
+    awk '{ print int($1 * 1000) }' /proc/uptime
+}
+
+# echo_gateways [KEY=VALUE...]: an appliance whose port 6000 leads to the other host's appliance and there to
+# a program that sends everything back; clients that do not speak SMC reach their own host's at port 6001.
+echo_gateways() {
+    configure "$@"
+    forward tcp:127.0.0.1:6000 "smc:$PEER:6001"
+    forward "smc:$ADDRESS:6001" tcp:127.0.0.1:6002
+    start_appliance 6000
+    until_true stat_is sessions.open 1
+    nc -ll -p 6002 -e /usr/bin/cat &
+    serves 6002 $!
+}
+
+# holdings: what the appliance has of the kernel: open files, pinned memory, objects of the adapter.
+holdings() {
+    echo "$(ls "/proc/$appliance/fd" | wc -l) files"
+    sed -n 's/^\(VmPin\|VmLck\):\s*/\1 /p' "/proc/$appliance/status"
+    rdma resource show
+}
+
+# keeps_nothing HOLDINGS: after the other host's death the appliance serves a client by TCP, and then has no
+# more than it had at that time.
+keeps_nothing() {
+    fallbacks=$(stat_of fallbacks.total)
+    [ "$(echo "still here" | nc "$ADDRESS" 6001)" = "still here" ] || fail "nobody is served any more"
+    stat_is fallbacks.total $((fallbacks + 1)) || fail "that client was not served by TCP"
+    for counter in conns.open handshakes.open forward.tcp.active forward.smc.active; do
+        until_true stat_is $counter 0
+    done
+    now=$(holdings)
+    if [ "$now" != "$1" ]; then
+        printf '%s\n' "before:" "$1" "now:" "$now"
+        fail "the appliance has not given back all that it had"
+    fi
 }
