@@ -16,6 +16,7 @@ if [ "$HOST" = b ]; then
     barrier "there is no other end for this host"
 fi
 before=$(holdings)
+registered=$(registrations)
 barrier serving
 mkfifo hold
 nc 127.0.0.1 6000 <hold >back &
@@ -34,5 +35,5 @@ grep "link failed.*was silent for 2 s after a link test" /out/polluxd ||
     fail "the log does not say why the stream ended"
 stat_is conns.reset 1 || fail "$(stat_of conns.reset) streams were reset, not 1"
 say "the idle stream was reset $((reset - death)) ms after the host's death, with 2 s before a TEST LINK and 2 s for its answer"
-keeps_nothing "$before"
+keeps_nothing "$before" $((registered + 1))
 stop_appliance
