@@ -24,6 +24,10 @@ measure() {
     sleep 4
     echo $((($(cpu_ms) - spent) * 1000 / ($(uptime_ms) - from)))
 }
+# calls FILE [NAME]: how many system calls, all or of that name, are in a table of strace.
+calls() {
+    awk -v name="${2:-total}" '$NF == name { calls = $4 } END { print calls + 0 }' "$1"
+}
 streams() {
     pollux latency "$PEER:7001" --sizes 64,64K --iterations 20
 }
@@ -51,7 +55,7 @@ if [ "$HOST" = b ]; then
     wait $tracer || true
     cat /out/idle
     passed=$(($(stat_of worker.passes) - passes))
-    say "a busy worker without traffic: $(calls_in /out/idle) system calls, $passed passes"
+    say "a busy worker without traffic: $(calls /out/idle) system calls, $passed passes"
     streams
 else
     barrier "b has streamed"
