@@ -8,7 +8,7 @@
 #: memory 768
 #: limit 300
 
-REQUESTS=400
+REQUESTS=480
 rxe_up
 if [ "$HOST" = a ]; then
     redis-server --bind 127.0.0.1 --port 6379 --save '' --appendonly no --dir /tmp >/out/redis &
@@ -27,7 +27,7 @@ calls() {
 benchmark() {
     redis-cli -p 6000 config resetstat >/dev/null
     status=0
-    redis-benchmark -p 6000 -t set,get -d 10 -n $REQUESTS -c 50 --csv >/out/benchmark 2>&1 || status=$?
+    redis-benchmark -p 6000 -t set,get -d 10 -n $REQUESTS -c 24 --csv >/out/benchmark 2>&1 || status=$?
     cat /out/benchmark
     [ "$status" = 0 ] || fail "$1: redis-benchmark ended with $status"
     ! grep -i error /out/benchmark || fail "$1: redis-benchmark tells of errors"

@@ -28,6 +28,18 @@ measure() {
 calls() {
     awk -v name="${2:-total}" '$NF == name { calls = $4 } END { print calls + 0 }' "$1"
 }
+# trace FILE COMMAND...: counts the worker's system calls while the command runs.
+trace() {
+    table=$1
+    shift
+    strace -qq -c -o "$table" -p "$worker" &
+    tracer=$!
+    until_true grep -q "TracerPid:	$tracer" "/proc/$worker/status"
+    "$@"
+    kill -INT $tracer
+    wait $tracer || true
+    cat "$table"
+}
 streams() {
     pollux latency "$PEER:7001" --sizes 64,64K --iterations 20
 }
@@ -47,16 +59,17 @@ if [ "$HOST" = b ]; then
     done
     [ -n "$worker" ] || fail "the appliance has no worker"
     passes=$(stat_of worker.passes)
-    strace -qq -c -o /out/idle -p "$worker" &
-    tracer=$!
-    until_true grep -q "TracerPid:	$tracer" "/proc/$worker/status"
-    sleep 2
-    kill -INT $tracer
-    wait $tracer || true
-    cat /out/idle
+    trace /out/idle sleep 2
     passed=$(($(stat_of worker.passes) - passes))
-    say "a busy worker without traffic: $(calls /out/idle) system calls, $passed passes"
-    streams
+    say "busy, without traffic: $(calls /out/idle) system calls in $passed passes"
+    [ "$passed" -gt 1000 ] || fail "the worker does not poll"
+    [ "$(calls /out/idle)" = 0 ] || fail "the worker makes system calls without a reason"
+    doorbells=$(stat_of link.doorbells)
+    trace /out/streaming streams
+    doorbells=$(($(stat_of link.doorbells) - doorbells))
+    others=$(($(calls /out/streaming) - $(calls /out/streaming write)))
+    say "busy, with traffic: $(calls /out/streaming write) writes, which rxe posts by, for $doorbells doorbells; $others other system calls"
+    [ $others -lt 20 ] || fail "the worker makes system calls beside those of the adapter"
 else
     barrier "b has streamed"
     barrier "the stretch is over"

@@ -58,6 +58,15 @@ rxe_up() {
     until_true grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 }
 
+# lost_nothing: every frame of rxe0's connections has arrived, and in its order.
+lost_nothing() {
+    counters=/sys/class/infiniband/rxe0/ports/1/hw_counters
+    grep . $counters/*
+    for counter in out_of_seq_request rcvd_seq_err retry_exceeded_err; do
+        [ "$(cat $counters/$counter)" = 0 ] || fail "$counter: $(cat $counters/$counter)"
+    done
+}
+
 # gids: the table of addresses of rxe0: index, address, kind, interface.
 gids() {
     port=/sys/class/infiniband/rxe0/ports/1
