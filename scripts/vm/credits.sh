@@ -8,7 +8,7 @@
 #: memory 768
 #: limit 300
 
-REQUESTS=480
+REQUESTS=240
 rxe_up
 if [ "$HOST" = a ]; then
     redis-server --bind 127.0.0.1 --port 6379 --save '' --appendonly no --dir /tmp >/out/redis &

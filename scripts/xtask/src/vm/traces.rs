@@ -82,7 +82,12 @@ fn changed(root: &Path) -> Result<BTreeSet<String>> {
         return Ok(BTreeSet::new());
     }
     let output = Command::new("git")
-        .args(["status", "--porcelain", "--untracked-files=all"])
+        .args([
+            "--no-optional-locks",
+            "status",
+            "--porcelain",
+            "--untracked-files=all",
+        ])
         .current_dir(root)
         .output()
         .context("cannot start git")?;
