@@ -14,7 +14,8 @@ if [ "$HOST" = a ]; then
     redis-server --bind 127.0.0.1 --port 6379 --save '' --appendonly no --dir /tmp >/out/redis &
     serves 6379 $!
 fi
-# Refusals for want of a receive, given and got by all of the adapter's queue pairs.
+# Refusals for want of a receive, given and got by all of the adapter's queue pairs. An adapter does not
+# count them for each, so `pollux show links` does not know them.
 refusals() {
     cat /sys/class/infiniband/rxe0/ports/1/hw_counters/send_rnr_err \
         /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_rnr_err | tr '\n' ' '

@@ -116,18 +116,6 @@ fn a_value_out_of_its_limits_is_told_with_the_limits() {
              (\"half\"); legal: \"auto\" or 0 to 1024",
         ),
         (
-            "[device]\nack_timeout = 31",
-            "x.toml:2: device.ack_timeout: out of range (31); legal: 8 to 22",
-        ),
-        (
-            "[device]\nretries = 8",
-            "x.toml:2: device.retries: out of range (8); legal: 0 to 7",
-        ),
-        (
-            "[device]\ntest_link_s = 0",
-            "x.toml:2: device.test_link_s: out of range (0); legal: 1 to 3600",
-        ),
-        (
             "[workers]\npoll = \"bussy\"",
             "x.toml:2: workers.poll: unknown word, did you mean \"busy\"? (\"bussy\"); legal: \
              \"auto\", \"busy\", \"adaptive\" or \"interrupt\"",
@@ -169,6 +157,28 @@ fn sizes_may_be_numbers_suffixed_or_hexadecimal() {
             Ok(65536),
             "{text}"
         );
+    }
+}
+
+#[test]
+fn the_patience_with_a_silent_peer_has_limits() {
+    for (setting, told) in [
+        (
+            "ack_timeout = 31",
+            "ack_timeout: out of range (31); legal: 8 to 22",
+        ),
+        (
+            "ack_timeout = 7",
+            "ack_timeout: out of range (7); legal: 8 to 22",
+        ),
+        ("retries = 8", "retries: out of range (8); legal: 0 to 7"),
+        (
+            "test_link_s = 0",
+            "test_link_s: out of range (0); legal: 1 to 3600",
+        ),
+    ] {
+        let expected = format!("x.toml:2: device.{told}");
+        assert_eq!(error(&format!("[device]\n{setting}")), expected);
     }
 }
 
