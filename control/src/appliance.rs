@@ -43,7 +43,7 @@ use crate::exit::{ExitStatus, Fatal};
 use crate::gateway::port_owner::{may_listen, port_owner};
 use crate::gateway::{Gateway, GatewayError};
 use crate::log::Log;
-use crate::plane::{self, HandshakeId, MAILBOX_SLOTS, Plane, Rings, WorkerSpec};
+use crate::plane::{self, HandshakeId, MAILBOX_SLOTS, Patience, Plane, Rings, WorkerSpec};
 use crate::reactor::{Event, Interest, Reactor, Signals};
 use crate::rpc::{InlineSetting, InlineUse, RpcError, RpcServer, Ticket};
 use crate::runtime_dir::RuntimeDir;
@@ -540,6 +540,11 @@ fn plane_config(config: &Config) -> plane::Config {
             Hugepages::Auto => Pages::Auto,
             Hugepages::Required => Pages::Required,
             Hugepages::Off => Pages::Off,
+        },
+        patience: Patience {
+            ack_timeout: device.ack_timeout,
+            retries: device.retries,
+            test_link: Duration::from_secs(device.test_link_s.into()),
         },
         peek_wait: millis(config.handshake.peek_timeout_ms),
         app_rings: Rings {

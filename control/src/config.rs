@@ -159,6 +159,12 @@ pub struct DeviceConfig {
     pub inline_probe: InlineProbe,
     /// Longest WRITE that goes inline.
     pub inline_threshold: InlineThreshold,
+    /// How long an acknowledgement may take: 4.096 us x 2^N.
+    pub ack_timeout: u8,
+    /// How often work without an acknowledgement is tried again.
+    pub retries: u8,
+    /// How long a link is idle before the peer is asked whether it lives, in seconds.
+    pub test_link_s: u32,
 }
 
 impl Default for DeviceConfig {
@@ -176,6 +182,9 @@ impl Default for DeviceConfig {
             inline_bytes: 256,
             inline_probe: InlineProbe::Ladder,
             inline_threshold: InlineThreshold::Auto,
+            ack_timeout: 15,
+            retries: 6,
+            test_link_s: 30,
         }
     }
 }

@@ -101,10 +101,23 @@ pub struct Config {
     pub inline_probe: InlineProbe,
     /// Pages of what the plane allocates itself.
     pub pages: Pages,
+    /// When a peer that says nothing counts as dead.
+    pub patience: Patience,
     /// How long a server waits for the first bytes, to see whether the client speaks SMC.
     pub peek_wait: Duration,
     /// The pool of each worker's own application.
     pub app_rings: Rings,
+}
+
+/// When a peer that says nothing counts as dead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// How long an adapter waits for an acknowledgement: 4.096 us x 2^N.
+    pub ack_timeout: u8,
+    /// How often it tries again.
+    pub retries: u8,
+    /// How long a link is idle before a TEST LINK.
+    pub test_link: Duration,
 }
 
 /// Whether handshakes are begun.

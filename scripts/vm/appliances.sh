@@ -10,27 +10,9 @@
 #: capture
 
 rxe_up
-cat >pollux.toml <<CONFIG
-[appliance]
-runtime_dir = "/run/pollux"
-[device]
-driver = "verbs"
-name = "rxe0"
-[workers]
-poll = "adaptive"
-lock_dir = "/run"
-[[peer]]
-address = "$PEER"
-[[service]]
-kind = "echo"
-listen = "$ADDRESS:7001"
-CONFIG
-pollux() {
-    command pollux --socket /run/pollux/control.sock "$@"
-}
-polluxd --config pollux.toml &
-appliance=$!
-serves 7001 "$appliance"
+configure
+echo_service 7001
+start_appliance 7001
 barrier serving
 if [ "$HOST" = b ]; then
     pollux show devices
@@ -40,7 +22,4 @@ if [ "$HOST" = b ]; then
     pollux show links
     pollux show groups
 fi
-barrier measured
-kill "$appliance"
-wait "$appliance"
-barrier down
+stop_in_turn

@@ -514,6 +514,46 @@ const DEVICE: &[Key<Config>] = &[
             Ok(())
         },
     },
+    Key {
+        name: "ack_timeout",
+        unit: "exponent N, for 4.096 us x 2^N",
+        limits: Limits::Count { min: 8, max: 22 },
+        about: "How long an acknowledgement of the peer's adapter may take, with \"verbs\": 15 is \
+                134 ms, 17 0.5 s, 20 4.3 s. Adapters may wait up to four times as long.",
+        get: |c| Setting::count(c.device.ack_timeout),
+        set: |c, found, limits| {
+            found
+                .count(limits)
+                .map(|exponent| c.device.ack_timeout = exponent)
+        },
+    },
+    Key {
+        name: "retries",
+        unit: "retries",
+        limits: Limits::Count { min: 0, max: 7 },
+        about: "How often work without an acknowledgement is tried again, with \"verbs\". After the \
+                last one the peer counts as dead and its connections are reset: with 6 and an \
+                ack_timeout of 15 after about a second. Soft-RoCE takes 7 for ever.",
+        get: |c| Setting::count(c.device.retries),
+        set: |c, found, limits| {
+            found
+                .count(limits)
+                .map(|retries| c.device.retries = retries)
+        },
+    },
+    Key {
+        name: "test_link_s",
+        unit: "seconds",
+        limits: Limits::Count { min: 1, max: 3600 },
+        about: "How long nothing is received on a link before the peer is asked whether it lives \
+                (TEST LINK). Without an answer within 2 s its connections are reset.",
+        get: |c| Setting::count(c.device.test_link_s),
+        set: |c, found, limits| {
+            found
+                .count(limits)
+                .map(|period| c.device.test_link_s = period)
+        },
+    },
 ];
 
 const WORKERS: &[Key<Config>] = &[

@@ -23,6 +23,9 @@ fn full() -> Config {
     config.device.personality = "budget-81920".parse().expect("a personality");
     config.device.inline_probe = InlineProbe::Bisect;
     config.device.inline_threshold = InlineThreshold::Bytes(0);
+    config.device.ack_timeout = 20;
+    config.device.retries = 0;
+    config.device.test_link_s = 3600;
     config.device.gid = "::ffff:10.0.0.1".parse().expect("gid");
     config.peers = vec![Peer {
         address: "192.0.2.0/24".parse().expect("peer"),
@@ -154,6 +157,28 @@ fn sizes_may_be_numbers_suffixed_or_hexadecimal() {
             Ok(65536),
             "{text}"
         );
+    }
+}
+
+#[test]
+fn the_patience_with_a_silent_peer_has_limits() {
+    for (setting, told) in [
+        (
+            "ack_timeout = 31",
+            "ack_timeout: out of range (31); legal: 8 to 22",
+        ),
+        (
+            "ack_timeout = 7",
+            "ack_timeout: out of range (7); legal: 8 to 22",
+        ),
+        ("retries = 8", "retries: out of range (8); legal: 0 to 7"),
+        (
+            "test_link_s = 0",
+            "test_link_s: out of range (0); legal: 1 to 3600",
+        ),
+    ] {
+        let expected = format!("x.toml:2: device.{told}");
+        assert_eq!(error(&format!("[device]\n{setting}")), expected);
     }
 }
 

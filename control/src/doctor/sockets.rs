@@ -62,6 +62,12 @@ pub(super) fn checks(examination: &Examination<'_>) -> Vec<Check> {
         &paths.attach_socket,
         " is free",
     );
+    let option = examination.step(Step::SynOption);
+    checks.extend(option.map(|outcome| {
+        let found = "TCP handshakes can carry it".to_string();
+        let cure = "the rights and the cgroup named there, or handshake.syn_option = \"auto\"";
+        judged(outcome, "SMC option".to_string(), found, cure)
+    }));
     checks.extend(listeners(examination));
     checks
 }

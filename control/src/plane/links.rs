@@ -22,10 +22,6 @@ use pollux_worker::{
 
 /// "Receiver not ready" delay asked of the peer: 0.06 ms, as Linux sets it.
 const MIN_RNR_TIMER: u8 = 5;
-/// Acknowledge timeout: 134 ms, as Linux sets it.
-const ACK_TIMEOUT: u8 = 15;
-/// Retries after a timeout: about a second in all, after which the peer counts as dead.
-const RETRY_COUNT: u8 = 6;
 /// Retries after "receiver not ready": for ever, as against a Linux peer nothing else is right.
 const RNR_RETRY: u8 = 7;
 /// Receives of a link of a Linux peer, and the least that any peer is known to have: where no credits
@@ -203,8 +199,8 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
         };
         let rts = RtsAttr {
             sq_psn: link.psn,
-            timeout: ACK_TIMEOUT,
-            retry_count: RETRY_COUNT,
+            timeout: self.config.patience.ack_timeout,
+            retry_count: self.config.patience.retries,
             rnr_retry: RNR_RETRY,
         };
         let connected = self
@@ -258,7 +254,11 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             qpn: Qpn::from_low_bits(record.qpn),
         };
         record.phase = LinkPhase::Running;
-        record.engine = Some(Engine::new(EngineParams::new(role, &agreed, local), now));
+        let params = EngineParams {
+            test_period: Some(self.config.patience.test_link),
+            ..EngineParams::new(role, &agreed, local)
+        };
+        record.engine = Some(Engine::new(params, now));
         self.link_is_adopted(first);
         self.pump_link(GroupKey { worker, group });
     }

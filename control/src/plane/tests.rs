@@ -10,6 +10,7 @@ use super::{PoolId, Syn};
 use pollux_proto::link::Role;
 use pollux_wire::clc::{Decline, Diagnosis};
 use pollux_worker::ConnOutcome;
+use std::time::Duration;
 
 #[test]
 fn a_first_contact_and_a_later_one_open_carry_bytes_close_and_leave_nothing() {
@@ -292,6 +293,26 @@ fn both_sides_hear_at_once_of_a_link_that_failed_whatever_they_waited_for() {
                 assert!(!heard.is_empty(), "{blind}, {steps}: {}", world.story());
             }
         }
+    }
+}
+
+#[test]
+fn a_peer_that_is_silent_counts_as_dead_after_the_period_and_the_wait_of_a_test_link() {
+    for (seconds, closed) in [(4, false), (8, true)] {
+        let mut world = World::new(Terms {
+            test_link: Duration::from_secs(5),
+            ..Terms::default()
+        });
+        world.connect(0, 1);
+        world.seconds(1);
+        assert!(world.hosts[0].opened(1).is_some(), "{}", world.story());
+        world.freeze(1);
+        world.seconds(seconds);
+        let heard = world.hosts[0].heard_of(1);
+        let told = heard
+            .iter()
+            .any(|heard| matches!(heard, Heard::Closed(1, _)));
+        assert_eq!(told, closed, "{seconds} s: {}", world.story());
     }
 }
 

@@ -12,13 +12,14 @@ use pollux_ring::HugepageInfo;
 
 use super::{check_hugepages, poll_modes, take_cores};
 use crate::appliance::{devices, look_at_service};
-use crate::config::{Config, Driver, Paths, PollMode};
+use crate::config::{Config, Driver, Paths, PollMode, SynOptionChoice};
 use crate::core_lock::CoreLock;
 use crate::cores::{AllowedError, CorePlan, CoreSet};
 use crate::exit::Fatal;
 use crate::gateway;
 use crate::host::{Host, Root};
 use crate::runtime_dir::RuntimeDir;
+use crate::syn_marks::SynMarks;
 use crate::unix_socket::{self, SocketKind};
 
 /// What a start looks at.
@@ -48,6 +49,8 @@ pub(crate) enum Step {
     AttachSocket,
     /// The device.
     Device,
+    /// The SMC option, where it is required.
+    SynOption,
     /// The service of this number.
     Service(usize),
     /// The forward of this number.
@@ -97,6 +100,10 @@ impl Rehearsal {
                 .map_err(|error| devices::verbs_refused(&error)),
         };
         rehearsal.note(Step::Device, device);
+        if config.handshake.syn_option == SynOptionChoice::Required {
+            // What nobody has marked anything for changes nothing, and is gone at once.
+            rehearsal.note(Step::SynOption, SynMarks::attach(&config.handshake));
+        }
         for (number, service) in config.services.iter().enumerate() {
             rehearsal.note(Step::Service(number), look_at_service(service.listen));
         }

@@ -151,6 +151,13 @@ struct VmArguments {
     /// Seconds that each scenario may take once its hosts are up, instead of its own limit
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
+    /// Build with this profile of cargo, as release, instead of the scenarios' own
+    #[arg(long)]
+    profile: Option<String>,
+    /// Fail also if temporary files of anybody have come meanwhile; processes, and files in the
+    /// repository, that are left always count as a failure
+    #[arg(long)]
+    temporary: bool,
 }
 
 fn main() -> ExitCode {
@@ -243,6 +250,12 @@ fn vm_command(root: &Path, arguments: &VmArguments) -> Result<()> {
             vm::Logs::Keep
         } else {
             vm::Logs::Remove
+        },
+        profile: arguments.profile.clone(),
+        temporary: if arguments.temporary {
+            vm::Temporary::Compare
+        } else {
+            vm::Temporary::Ignore
         },
     };
     let count = vm::run(root, &plan)?;

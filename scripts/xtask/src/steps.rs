@@ -388,7 +388,9 @@ fn vm_step(run: &mut Run) -> Result<()> {
     let plan = vm::Plan {
         scenarios: Vec::new(),
         limit: None,
+        profile: None,
         logs: vm::Logs::Remove,
+        temporary: vm::Temporary::Ignore,
     };
     let count = match vm::run(&run.root, &plan) {
         Ok(count) => count,

@@ -14,6 +14,7 @@ mod image;
 mod machine;
 mod modules;
 mod scenario;
+mod traces;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ use bench::{Bench, Order, Said, verdict};
 use debian::{Guest, remove};
 use machine::{Machine, News, PANIC, QEMU};
 use scenario::{End, HOSTS, Scenario};
+use traces::Before;
+
+pub(crate) use traces::Temporary;
 
 /// The scenarios, below the root.
 const FOLDER: &str = "scripts/vm";
@@ -55,8 +59,12 @@ pub(crate) struct Plan {
     pub scenarios: Vec<String>,
     /// Instead of the limits that the scenarios have.
     pub limit: Option<Duration>,
+    /// Cargo's profile for what it builds, instead of those that the scenarios have.
+    pub profile: Option<String>,
     /// What becomes of the logs of scenarios that held.
     pub logs: Logs,
+    /// Whether temporary files that were not there before count as a failure.
+    pub temporary: Temporary,
 }
 
 /// What becomes of the logs of a scenario that held. Those of one that failed always stay.
@@ -119,7 +127,13 @@ pub(crate) fn run(root: &Path, plan: &Plan) -> Result<Count> {
         bail!("{reason}");
     }
     let folder = root.join(FOLDER);
-    let scenarios = scenario::choose(scenario::all(&folder)?, &plan.scenarios)?;
+    let mut scenarios = scenario::choose(scenario::all(&folder)?, &plan.scenarios)?;
+    if let Some(profile) = &plan.profile {
+        for scenario in &mut scenarios {
+            scenario.profile.clone_from(profile);
+        }
+    }
+    let before = Before::look(root, plan.temporary)?;
     let output = Metadata::read(root)?.target_directory.join("vm");
     let packages = packages(&folder.join("packages"))?;
     let runs = Runs {
@@ -139,6 +153,7 @@ pub(crate) fn run(root: &Path, plan: &Plan) -> Result<Count> {
             }
         }
     }
+    before.compare(&runs.output)?;
     Ok(count)
 }
 

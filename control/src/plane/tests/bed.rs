@@ -4,8 +4,8 @@
 use super::pipe::{Cable, Pipe};
 use crate::config::InlineProbe;
 use crate::plane::{
-    Census, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Sharing, Syn, Tenant,
-    Wanted, WorkerSpec,
+    Census, Config, ConnKey, Event, MAILBOX_SLOTS, Patience, Plane, PoolId, Rings, Sharing, Syn,
+    Tenant, Wanted, WorkerSpec,
 };
 use arrayvec::ArrayVec;
 use pollux_attach::layout::{Layout, Shape};
@@ -245,6 +245,8 @@ pub(super) struct Terms {
     pub(super) conns: u16,
     /// Names of the domains of the two hosts.
     pub(super) ueids: [&'static str; 2],
+    /// How long a link is idle before its peer is asked whether it lives.
+    pub(super) test_link: Duration,
 }
 
 impl Default for Terms {
@@ -255,6 +257,7 @@ impl Default for Terms {
             links: 4,
             conns: 8,
             ueids: ["TEST.POLLUX"; 2],
+            test_link: Duration::from_secs(30),
         }
     }
 }
@@ -308,6 +311,11 @@ impl Host {
             inline_bytes: 256,
             inline_probe: InlineProbe::Ladder,
             pages: Pages::Off,
+            patience: Patience {
+                ack_timeout: 15,
+                retries: 6,
+                test_link: terms.test_link,
+            },
             peek_wait: Duration::from_millis(500),
             app_rings: Rings {
                 slots: terms.slots,

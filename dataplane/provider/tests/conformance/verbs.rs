@@ -1,4 +1,8 @@
 //! The verbs driver under the suite, and what only it has.
+//!
+//! What needs an adapter is a test with the feature `adapter` only, and fails where none is named.
+
+use std::collections::BTreeSet;
 
 use pollux_provider::soft::DeviceOptions;
 use pollux_provider::verbs::{GidChoice, OpenOptions, VerbsDevice};
@@ -14,18 +18,22 @@ const README: &str = include_str!("README.md");
 /// Devices of one adapter: all of them are its port 1.
 pub(crate) struct VerbsBed(OpenOptions);
 
-/// The device to be used, if any.
-fn device() -> Option<String> {
-    std::env::var(DEVICE).ok().filter(|name| !name.is_empty())
+/// The device to be used.
+fn device() -> String {
+    let name = std::env::var(DEVICE).unwrap_or_default();
+    assert!(
+        !name.is_empty(),
+        "{DEVICE} has to name an RDMA device, as rxe0"
+    );
+    name
 }
 
 impl Bed for VerbsBed {
     type Device = VerbsDevice;
 
     fn new() -> Self {
-        let device = device().expect("only called where there is a device");
         VerbsBed(OpenOptions {
-            device,
+            device: device(),
             port: 1,
             gid: GidChoice::FirstOf(Vec::new()),
         })
@@ -44,22 +52,49 @@ fn differences() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-/// Runs a case, if there is an adapter and nothing speaks against it.
+/// Runs a case on the adapter, unless the table says that it cannot hold there. Either is said, for whoever
+/// counts them.
 pub(crate) fn on_adapter(case: &str, run: impl FnOnce()) {
-    if device().is_none() {
-        eprintln!("skipped: no device; {DEVICE}=rxe0 names one");
-        return;
-    }
+    let device = device();
     match differences().find(|(name, _)| *name == case) {
-        Some((_, reason)) => eprintln!("skipped: {reason}"),
-        None => run(),
+        Some((_, reason)) => eprintln!("cannot hold on {device}: {case}: {reason}"),
+        None => {
+            run();
+            eprintln!("held on {device}: {case}");
+        }
     }
 }
 
-/// What only the verbs driver has, on an adapter.
-mod own {
-    use std::collections::BTreeSet;
+/// The table itself needs no adapter.
+#[test]
+fn table_of_differences_names_cases_only_and_each_once() {
+    let sources = [
+        include_str!("errors.rs"),
+        include_str!("limits.rs"),
+        include_str!("model.rs"),
+        include_str!("order.rs"),
+        include_str!("rnr.rs"),
+        include_str!("sleep.rs"),
+        include_str!("states.rs"),
+        include_str!("threads.rs"),
+    ];
+    let mut seen = BTreeSet::new();
+    for (case, reason) in differences() {
+        let function = format!("fn {case}<B: Bed>()");
+        assert!(
+            sources.iter().any(|source| source.contains(&function)),
+            "there is no case {case}"
+        );
+        let who = reason.split_once(": ").map(|(who, _)| who);
+        assert!(matches!(who, Some("adapters" | "soft-RoCE")), "{case}");
+        assert!(seen.insert(case), "{case} is there twice");
+    }
+    assert!(!seen.is_empty());
+}
 
+/// What only the verbs driver has, on an adapter.
+#[cfg_attr(not(feature = "adapter"), expect(dead_code, reason = "no adapter"))]
+mod own {
     use pollux_provider::verbs::{OpenError, VerbsDevice, device_names};
     use pollux_provider::{
         Access, Armed, Device, DeviceEvent, Payload, PollGroup, Qp, QpCaps, QpErrorCause, Region,
@@ -67,53 +102,15 @@ mod own {
     };
     use pollux_ring::{PageKind, Pages, Segment};
 
-    use super::{VerbsBed, device, differences};
+    use super::VerbsBed;
     use crate::bed::{Bed, CAPS, Placement, Wish, World, group, options, spec};
-
-    /// Whether there is an adapter; says so if not.
-    fn adapter() -> bool {
-        let there = device().is_some();
-        if !there {
-            eprintln!("skipped: no device; {}=rxe0 names one", super::DEVICE);
-        }
-        there
-    }
 
     fn world() -> World<VerbsBed> {
         World::connected(Wish::default())
     }
 
-    #[test]
-    fn table_of_differences_names_cases_only_and_each_once() {
-        let sources = [
-            include_str!("errors.rs"),
-            include_str!("limits.rs"),
-            include_str!("model.rs"),
-            include_str!("order.rs"),
-            include_str!("rnr.rs"),
-            include_str!("sleep.rs"),
-            include_str!("states.rs"),
-            include_str!("threads.rs"),
-        ];
-        let mut seen = BTreeSet::new();
-        for (case, reason) in differences() {
-            let function = format!("fn {case}<B: Bed>()");
-            assert!(
-                sources.iter().any(|source| source.contains(&function)),
-                "there is no case {case}"
-            );
-            let who = reason.split_once(": ").map(|(who, _)| who);
-            assert!(matches!(who, Some("adapters" | "soft-RoCE")), "{case}");
-            assert!(seen.insert(case), "{case} is there twice");
-        }
-        assert!(!seen.is_empty());
-    }
-
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn identity_is_that_of_the_chosen_gid() {
-        if !adapter() {
-            return;
-        }
         let bed = VerbsBed::new();
         let device = bed.open(options(Wish::default().personality));
         let identity = device.identity();
@@ -125,11 +122,8 @@ mod own {
         assert!(index != 0, "on soft-RoCE 0 is made of the Ethernet address");
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn what_is_missing_is_said_exactly() {
-        if !adapter() {
-            return;
-        }
         let bed = VerbsBed::new();
         let good = &bed.0;
         assert!(device_names().expect("names").contains(&good.device));
@@ -153,11 +147,8 @@ mod own {
         assert!(no_gid.to_string().contains("RoCEv2"), "{no_gid}");
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn inline_size_is_what_creation_grants() {
-        if !adapter() {
-            return;
-        }
         let device = VerbsBed::new().open(options(Wish::default().personality));
         let (group, _wake) = group(&device);
         let create = |inline_bytes| {
@@ -183,11 +174,8 @@ mod own {
         );
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn failure_is_news_with_the_makers_number() {
-        if !adapter() {
-            return;
-        }
         let mut world = world();
         let to = RemoteSpan {
             rkey: Rkey(1),
@@ -213,15 +201,10 @@ mod own {
         assert!(world.a.device.take_events().is_empty(), "each is told once");
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn huge_pages_are_registered_and_written() {
-        if !adapter() {
-            return;
-        }
-        let Ok(segment) = Segment::create("huge", 4 << 20, Pages::Required) else {
-            eprintln!("skipped: no free huge pages (sysctl vm.nr_hugepages=8 makes some)");
-            return;
-        };
+        let segment = Segment::create("huge", 4 << 20, Pages::Required)
+            .expect("free huge pages: sysctl vm.nr_hugepages=8 makes some");
         assert_eq!(segment.page_kind(), PageKind::Huge2M);
         let region = Region::from(segment);
         let mut world = world();
@@ -250,11 +233,8 @@ mod own {
         assert_eq!((arrived[0], arrived[4097]), (0, 0));
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn memory_that_is_mapped_for_reading_only_can_be_sent_from() {
-        if !adapter() {
-            return;
-        }
         let ours = Segment::create("read only", 4096, Pages::Off).expect("segment");
         ours.copy_in(5, b"from there").expect("inside");
         let fd = ours.fd().try_clone_to_owned().expect("descriptor");
@@ -281,11 +261,8 @@ mod own {
         assert_eq!(world.b.bytes(0, 10), b"from there");
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn requester_that_sleeps_is_woken_when_its_send_finds_a_receive() {
-        if !adapter() {
-            return;
-        }
         let mut world = world();
         world.a.send(1, b"patience", Signal::Signaled);
         world.a.flush();
@@ -298,11 +275,8 @@ mod own {
         assert_eq!(world.b.received(0, 8), b"patience");
     }
 
-    #[test]
+    #[cfg_attr(feature = "adapter", test)]
     fn completions_of_a_queue_pair_that_is_gone_are_nobodys() {
-        if !adapter() {
-            return;
-        }
         let mut world = world();
         for slot in 0..8 {
             world.b.recv(slot);

@@ -36,6 +36,9 @@ pub(crate) fn build(root: &Path, scenario: &Scenario) -> Result<Vec<(String, Pat
         }
         let mut arguments = command.to_vec();
         arguments.extend(["--workspace", "--locked", "--profile", &scenario.profile]);
+        for feature in &scenario.features {
+            arguments.extend(["--features", feature]);
+        }
         for one in wanted {
             arguments.extend([kind, &one.target]);
         }

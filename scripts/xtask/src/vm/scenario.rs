@@ -81,6 +81,8 @@ pub(crate) struct Scenario {
     pub built: Vec<Built>,
     /// Tests of the workspace.
     pub tests: Vec<Built>,
+    /// Features with which cargo builds both, as `PACKAGE/FEATURE`.
+    pub features: Vec<String>,
     /// Profile by which cargo builds both.
     pub profile: String,
     /// Time in which it ends once its hosts are up.
@@ -112,6 +114,7 @@ impl Scenario {
             libraries: Vec::new(),
             built: Vec::new(),
             tests: Vec::new(),
+            features: Vec::new(),
             profile: PROFILE.to_owned(),
             limit: LIMIT,
             memory_mib: MEMORY_MIB,
@@ -160,6 +163,7 @@ impl Scenario {
             "libraries" => self.libraries.extend(words()),
             "built" => self.built.extend(built(value)?),
             "tests" => self.tests.extend(built(value)?),
+            "features" => self.features.extend(words()),
             "profile" if !value.is_empty() => value.clone_into(&mut self.profile),
             "limit" => self.limit = Duration::from_secs(number(key, value, 1..=900)?.into()),
             "memory" => self.memory_mib = number(key, value, 128..=4096)?,
@@ -272,7 +276,7 @@ mod tests {
                     #: expect b exit 3\n#: modules smc rdma_rxe\n#: modules smc_diag\n\
                     #: programs rdma ip\n#: libraries libibverbs.so.1\n\
                     #: built pollux-control/polluxd\n#: tests pollux-provider/conformance\n\
-                    #: profile release\n#: limit 90\n#: memory 768\n#: capture\necho '#: about not this'\n";
+                    #: features pollux-provider/adapter\n#: profile release\n#: limit 90\n#: memory 768\n#: capture\necho '#: about not this'\n";
         let scenario = parse(text).unwrap();
         let built = |package: &str, target: &str| Built {
             package: package.to_owned(),
@@ -288,6 +292,7 @@ mod tests {
             libraries: vec!["libibverbs.so.1".to_owned()],
             built: vec![built("pollux-control", "polluxd")],
             tests: vec![built("pollux-provider", "conformance")],
+            features: vec!["pollux-provider/adapter".to_owned()],
             profile: "release".to_owned(),
             limit: Duration::from_secs(90),
             memory_mib: 768,
