@@ -133,6 +133,10 @@ fn mistakes_cores_and_hugepages_end_both_alike() {
              [memory]\nhugepages = \"required\"\n",
             71,
         ),
+        (
+            "[handshake]\nsyn_option = \"required\"\ncgroup = \"/no/such/cgroup\"\n",
+            71,
+        ),
     ] {
         let ended = refused(&place.config_of("m", more));
         assert_eq!(ended.status, Some(status), "{ended:?}");

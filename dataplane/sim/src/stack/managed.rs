@@ -8,8 +8,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pollux_control::config::InlineProbe;
 use pollux_control::plane::{
-    Census as Held, Config, ConnKey, Event, MAILBOX_SLOTS, Plane, PoolId, Rings, Syn, Tenant,
-    Wanted, WorkerSpec,
+    Census as Held, Config, ConnKey, Event, MAILBOX_SLOTS, Patience, Plane, PoolId, Rings, Syn,
+    Tenant, Wanted, WorkerSpec,
 };
 use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::link::Role;
@@ -104,6 +104,11 @@ impl Managed {
             inline_bytes: options.inline_bytes,
             inline_probe: InlineProbe::Ladder,
             pages: Pages::Off,
+            patience: Patience {
+                ack_timeout: 15,
+                retries: 6,
+                test_link: Duration::from_secs(30),
+            },
             peek_wait: PEEK_WAIT,
             app_rings: Rings {
                 slots: options.slots,
