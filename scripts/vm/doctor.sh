@@ -11,7 +11,7 @@ doctor() {
     expected=$1 name=$2
     shift 2
     status=0
-    pollux doctor "$@" >"/out/$name" 2>"/out/$name.error" || status=$?
+    command pollux doctor "$@" >"/out/$name" 2>"/out/$name.error" || status=$?
     cat "/out/$name" "/out/$name.error"
     [ "$status" = "$expected" ] || fail "$name: status $status instead of $expected"
 }
