@@ -541,11 +541,7 @@ fn plane_config(config: &Config) -> plane::Config {
             Hugepages::Required => Pages::Required,
             Hugepages::Off => Pages::Off,
         },
-        patience: Patience {
-            ack_timeout: device.ack_timeout,
-            retries: device.retries,
-            test_link: Duration::from_secs(device.test_link_s.into()),
-        },
+        patience: Patience::from(device),
         peek_wait: millis(config.handshake.peek_timeout_ms),
         app_rings: Rings {
             slots: APP_SLOTS,

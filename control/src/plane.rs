@@ -57,7 +57,7 @@ pub use self::state::{ConnKey, PoolId, Syn, Tenant, Wanted};
 pub(crate) use self::state::{ConnRecord, LinkPhase, LinkState};
 use self::state::{Forgotten, GroupKey, WorkerState};
 pub use self::stream::{Interest, Stream};
-use crate::config::InlineProbe;
+use crate::config::{DeviceConfig, InlineProbe};
 use crate::probe::Memory;
 use crate::view::{Found, InlineView};
 use pollux_proto::group::{Group, GroupId, GroupLimits, Groups};
@@ -118,6 +118,16 @@ pub struct Patience {
     pub retries: u8,
     /// How long a link is idle before a TEST LINK.
     pub test_link: Duration,
+}
+
+impl From<&DeviceConfig> for Patience {
+    fn from(device: &DeviceConfig) -> Self {
+        Patience {
+            ack_timeout: device.ack_timeout,
+            retries: device.retries,
+            test_link: Duration::from_secs(device.test_link_s.into()),
+        }
+    }
 }
 
 /// Whether handshakes are begun.

@@ -136,6 +136,21 @@ const BACKLOG: i32 = 128;
 /// Name of a socket that is not yet in its place. The lock makes sure there is only one.
 const NEW_NAME: &str = ".new";
 
+/// Makes the error of an action from that of the kernel.
+fn failed(
+    action: &'static str,
+    path: &Path,
+    key: &'static str,
+) -> impl FnOnce(io::Error) -> SocketError + use<> {
+    let path = path.to_path_buf();
+    move |error| SocketError::Io {
+        action,
+        path,
+        key,
+        error,
+    }
+}
+
 /// Listens on `path`. `key` is the configuration key that chooses it, for errors.
 ///
 /// # Errors
@@ -151,15 +166,7 @@ pub fn listen_on(
         tracing::info!("taking over {}, whose appliance has died", path.display());
     }
     let new = path.with_file_name(NEW_NAME);
-    let failed = |action, at: &Path| {
-        let path = at.to_path_buf();
-        move |error: io::Error| SocketError::Io {
-            action,
-            path,
-            key,
-            error,
-        }
-    };
+    let failed = |action, at: &Path| failed(action, at, key);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(failed(REMOVE, &new)(error));
@@ -212,15 +219,7 @@ pub fn look(
     made: &[&Path],
 ) -> Result<Place, SocketError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let failed = |action, at: &Path| {
-        let path = at.to_path_buf();
-        move |error: io::Error| SocketError::Io {
-            action,
-            path,
-            key,
-            error,
-        }
-    };
+    let failed = |action, at: &Path| failed(action, at, key);
     let is_made = made.iter().any(|made| made.starts_with(folder));
     if !is_made || folder.exists() {
         File::open(folder).map_err(failed(OPEN_FOLDER, folder))?;
@@ -243,12 +242,7 @@ pub fn look(
 /// # Errors
 /// It is in use, holds something else, or a system call failed.
 pub fn probe(path: &Path, kind: SocketKind, key: &'static str) -> Result<Place, SocketError> {
-    let io = |error: io::Error| SocketError::Io {
-        action: "look at",
-        path: path.to_path_buf(),
-        key,
-        error,
-    };
+    let io = |error| failed("look at", path, key)(error);
     match fs::symlink_metadata(path) {
         // Whoever makes the folder tells what is wrong with it.
         Err(error)
@@ -311,15 +305,7 @@ fn kind_of_file(kind: FileType) -> &'static str {
 /// Holds the folder of `path` against other starts.
 fn lock_folder(path: &Path, key: &'static str) -> Result<File, SocketError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let failed = |action| {
-        let path = folder.to_path_buf();
-        move |error: io::Error| SocketError::Io {
-            action,
-            path,
-            key,
-            error,
-        }
-    };
+    let failed = |action| failed(action, folder, key);
     let file = File::open(folder).map_err(failed(OPEN_FOLDER))?;
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {

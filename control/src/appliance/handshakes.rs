@@ -165,7 +165,9 @@ where
             Event::Failed { user, error } => {
                 let errno = match error {
                     Failure::Watch(_) => Errno::NOMEM,
-                    Failure::Handshake { .. } | Failure::Unread { .. } => Errno::CONNRESET,
+                    Failure::Handshake { .. }
+                    | Failure::Unread { .. }
+                    | Failure::Stopped { .. } => Errno::CONNRESET,
                 };
                 self.tell_failed(user.origin, errno, error.to_string());
             }

@@ -30,6 +30,12 @@ pub enum Failure {
         /// The other end of the stream.
         peer: SocketAddr,
     },
+    /// The handshake came to its end after the worker had, and the stream was shut down.
+    #[error("handshake with {peer} failed: this appliance has stopped")]
+    Stopped {
+        /// The other end of the stream.
+        peer: SocketAddr,
+    },
 }
 
 /// News for the owner. Each handshake that was begun ends with one of [`Event::Opened`],

@@ -150,7 +150,7 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
     ) -> HandshakeId {
         self.now = now;
         let id = HandshakeId(self.next_id());
-        let local = self.workers[wanted.worker].local.clone();
+        let local = &self.workers[wanted.worker].local;
         let wait = local.wait;
         let is_stopping = self.service == Service::Ended;
         let refusal = match (wanted.role, wanted.syn) {
@@ -158,9 +158,9 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             _ => refusal,
         };
         let machine = match (wanted.role, &refusal) {
-            (Role::Client, None) => Machine::Client(Box::new(clc::Client::new(local, now))),
+            (Role::Client, None) => Machine::Client(Box::new(clc::Client::new(local.clone(), now))),
             (Role::Client, Some(_)) => {
-                let client = clc::Client::declining(local, Diagnosis::MEM, now);
+                let client = clc::Client::declining(local.clone(), Diagnosis::MEM, now);
                 Machine::Client(Box::new(client))
             }
             (Role::Server, _) => Machine::Peeking {
@@ -582,6 +582,12 @@ impl<D: Device, A: App, S: Stream, U: Copy> Plane<D, A, S, U> {
             return;
         };
         match outcome {
+            // Its last words took longer than the worker. The peer has them and takes the connection for
+            // open; its link tells it otherwise.
+            Outcome::Connected(_) if self.workers[handshake.wanted.worker].port.is_closed() => {
+                let peer = handshake.wanted.peer;
+                self.fail(id, handshake, Failure::Stopped { peer });
+            }
             Outcome::Connected(agreed) => self.connected(handshake, agreed),
             Outcome::Fallback(fallback) => {
                 let reserved = handshake.reserved.take();

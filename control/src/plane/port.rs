@@ -179,6 +179,11 @@ impl<D: Device, A: App> WorkerPort<D, A> {
         self.backlog.clear();
     }
 
+    /// Whether the worker has said its last word.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.commands.is_none()
+    }
+
     /// Whether orders still wait for room in the ring.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()

@@ -5,13 +5,12 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use pollux_control::config::Config;
-use pollux_control::cores;
 use pollux_control::host::Host;
 use pollux_control::start::{Prepared, prepare};
 use serde_json::Value;
 
 use crate::running::{Running, files};
-use crate::support::{Ended, Place, pollux, refused, run, text_of};
+use crate::support::{Ended, Place, first_and_last_core, pollux, refused, run, text_of};
 
 /// Takes what the configuration names, in this process, on a thread of its own.
 fn hold(config: &str) -> Prepared {
@@ -102,11 +101,7 @@ fn an_adapter_that_is_missing_ends_both_with_the_same_words() {
 #[test]
 fn what_others_hold_is_told_with_who_it_is() {
     let place = Place::new();
-    let core = cores::allowed()
-        .expect("a mask")
-        .iter()
-        .next_back()
-        .expect("a core");
+    let (_, core) = first_and_last_core();
     let cores = format!("cores = \"{core}\"\n");
     let first = hold(&place.config_of("first", &cores));
     let ended = refused(&place.config_of("first", &cores));
@@ -147,11 +142,7 @@ fn mistakes_cores_and_hugepages_end_both_alike() {
 
 #[test]
 fn a_process_on_one_core_is_told_so() {
-    let core = cores::allowed()
-        .expect("a mask")
-        .iter()
-        .next()
-        .expect("a core");
+    let (core, _) = first_and_last_core();
     let mut taskset = Command::new("taskset");
     let doctor = [env!("CARGO_BIN_EXE_pollux"), "doctor"];
     let told: Ended = run(taskset.args(["-c", &core.to_string()]).args(doctor));

@@ -4,11 +4,10 @@
 use std::fs;
 use std::process::Command;
 
-use pollux_control::cores;
 use rustix::process::Signal;
 
 use crate::running::{Running, files, pair};
-use crate::support::{Place, text_of};
+use crate::support::{Place, first_and_last_core, text_of};
 
 #[test]
 fn sixty_four_kibibytes_of_locked_memory_are_enough() {
@@ -40,11 +39,7 @@ fn without_hugepages_ordinary_ones_do_and_sizes_that_are_not_used_are_not_mentio
 #[test]
 fn one_core_is_enough_and_four_workers_on_it_are_refused() {
     let place = Place::new();
-    let core = cores::allowed()
-        .expect("a mask")
-        .iter()
-        .next()
-        .expect("a core");
+    let (core, _) = first_and_last_core();
     let pinned = |config: &str| {
         let mut command = Command::new("taskset");
         command.args(["-c", &core.to_string(), env!("CARGO_BIN_EXE_polluxd")]);

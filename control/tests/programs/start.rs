@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{Place, is_one_line, polluxd, run};
+use crate::support::{Place, first_and_last_core, is_one_line, polluxd, run};
 use pollux_control::config::Config;
 use pollux_control::cores;
 use pollux_control::host::Host;
@@ -117,10 +117,7 @@ fn a_core_that_is_not_allowed_is_told_with_the_allowed_set() {
 
 #[test]
 fn a_process_that_is_kept_to_one_core_may_not_take_another() {
-    let allowed = cores::allowed().expect("a mask");
-    let (Some(first), Some(last)) = (allowed.iter().next(), allowed.iter().next_back()) else {
-        panic!("no cores");
-    };
+    let (first, last) = first_and_last_core();
     if first == last {
         eprintln!("skipped: this process has one core only");
         return;
@@ -166,11 +163,7 @@ fn a_second_instance_is_told_the_pid_of_the_first() {
 #[test]
 fn a_core_of_another_instance_is_told_with_its_name_and_pid() {
     let place = Place::new();
-    let core = cores::allowed()
-        .expect("a mask")
-        .iter()
-        .next_back()
-        .expect("a core");
+    let (_, core) = first_and_last_core();
     let config = place.config(&format!("cores = \"{core}\"\n"));
     let _first = hold(&config);
     let other = crate::support::text_of(&place.path("other"));

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use pollux_control::cores;
 use pollux_control::reactor::Reactor;
 use pollux_control::rpc::{Call, Methods, Reply, Request, RpcError, RpcServer};
 use pollux_control::unix_socket::{SocketKind, listen_on};
@@ -33,6 +34,14 @@ impl From<Output> for Ended {
             err: String::from_utf8(output.stderr).expect("text"),
         }
     }
+}
+
+/// The first and the last core that this process may use.
+pub(crate) fn first_and_last_core() -> (u32, u32) {
+    let allowed = cores::allowed().expect("a mask");
+    let mut cores = allowed.iter();
+    let first = cores.next().expect("a core");
+    (first, cores.next_back().unwrap_or(first))
 }
 
 /// `polluxd` with arguments.

@@ -8,7 +8,7 @@ use pollux_sim::book::Detail;
 use pollux_sim::swarm::run_seed;
 
 /// Seeds, and what they showed.
-const SEEDS: [(u64, &str); 7] = [
+const SEEDS: [(u64, &str); 10] = [
     (412, "room used that a peer was not told of"),
     (1820, "a connection whose place was freed twice"),
     (110_146, "bytes that were readable after an end of our own"),
@@ -19,6 +19,9 @@ const SEEDS: [(u64, &str); 7] = [
         "groups that nobody uses did not end beside such a worker",
     ),
     (64, "orders piled up before such a worker"),
+    (244_969, "a handshake that ended after its worker had"),
+    (747_576, "two of those"),
+    (876_554, "one of those behind a poisoned link"),
 ];
 
 #[test]

@@ -1,8 +1,9 @@
 //! Two planes with a worker each, joined by pipes and a fabric inside this process, driven by hand
 //! with a clock that jumps.
 
+use super::frail::Frail;
 use super::pipe::{Cable, Pipe};
-use crate::config::InlineProbe;
+use crate::config::{DeviceConfig, InlineProbe};
 use crate::plane::{
     Census, Config, ConnKey, Event, MAILBOX_SLOTS, Patience, Plane, PoolId, Rings, Sharing, Syn,
     Tenant, Wanted, WorkerSpec,
@@ -13,19 +14,14 @@ use pollux_proto::clc::{BareCredits, GidRule, Local, MaxConns};
 use pollux_proto::event::EventSet;
 use pollux_proto::link::Role;
 use pollux_proto::time::Instant;
-use pollux_provider::soft::{DeviceOptions, Fabric, SoftDevice, SoftGroup, SoftQp};
-use pollux_provider::{
-    Access, CreateGroupError, CreateQpError, Device, DeviceEvent, DeviceIdentity, DeviceLimits,
-    Errno, GroupId, ModifyError, Mr, PollGroup, PollGroupSpec, QpSpec, RegisterError, RtrAttr,
-    RtsAttr,
-};
-use pollux_ring::{Pages, Region, Wake};
+use pollux_provider::soft::{DeviceOptions, Fabric, SoftGroup};
+use pollux_provider::{Device, DeviceEvent, PollGroupSpec};
+use pollux_ring::{Pages, Wake};
 use pollux_wire::clc::{Diagnosis, VendorOptions};
 use pollux_wire::field::{Gid, Mac, MtuCode, PeerId, Ueid};
 use pollux_worker::{
     App, Clock, ConnId, ConnOutcome, Io, Progress, WaitSpec, Worker, WorkerLimits,
 };
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,113 +39,6 @@ pub(super) struct Hand(Arc<AtomicU64>);
 impl Clock for Hand {
     fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A soft device that can be made to fail.
-#[derive(Debug)]
-pub(super) struct Frail {
-    inner: SoftDevice,
-    /// News that nobody but the test knows.
-    news: RefCell<Vec<DeviceEvent>>,
-    /// Calls of `register` that still succeed.
-    registrations_left: Cell<usize>,
-    /// Calls of `create_qp` that still succeed.
-    queue_pairs_left: Cell<usize>,
-    /// Calls of `to_rtr` that still succeed.
-    paths_left: Cell<usize>,
-    /// What queue pairs are made for in place of the worker.
-    strangers: RefCell<Option<SoftGroup>>,
-}
-
-/// Takes one of what is left, if there is any.
-fn take_one(left: &Cell<usize>) -> bool {
-    let one = left.get().checked_sub(1);
-    left.set(one.unwrap_or(0));
-    one.is_some()
-}
-
-impl Frail {
-    fn new(inner: SoftDevice) -> Self {
-        Frail {
-            inner,
-            news: RefCell::default(),
-            registrations_left: Cell::new(usize::MAX),
-            queue_pairs_left: Cell::new(usize::MAX),
-            paths_left: Cell::new(usize::MAX),
-            strangers: RefCell::default(),
-        }
-    }
-}
-
-impl Device for Frail {
-    type Qp = SoftQp;
-    type Group = SoftGroup;
-
-    fn identity(&self) -> &DeviceIdentity {
-        self.inner.identity()
-    }
-
-    fn limits(&self) -> &DeviceLimits {
-        self.inner.limits()
-    }
-
-    fn register(
-        &self,
-        region: &Region,
-        offset: usize,
-        len: usize,
-        access: Access,
-    ) -> Result<Mr, RegisterError> {
-        if !take_one(&self.registrations_left) {
-            let errno = Errno::NOMEM;
-            return Err(RegisterError::System { len, errno });
-        }
-        self.inner.register(region, offset, len, access)
-    }
-
-    fn create_poll_group(&self, spec: &PollGroupSpec) -> Result<SoftGroup, CreateGroupError> {
-        self.inner.create_poll_group(spec)
-    }
-
-    fn create_qp(&self, group: GroupId, spec: &QpSpec) -> Result<SoftQp, CreateQpError> {
-        if !take_one(&self.queue_pairs_left) {
-            // No matter of inline data, so that it is not tried with less.
-            return Err(CreateQpError {
-                errno: Errno::MFILE,
-                asked: spec.caps,
-                hint: "the test refuses it".to_string(),
-            });
-        }
-        let strangers = self.strangers.borrow();
-        let group = strangers.as_ref().map_or(group, SoftGroup::id);
-        self.inner.create_qp(group, spec)
-    }
-
-    fn to_init(&self, qp: &mut SoftQp) -> Result<(), ModifyError> {
-        self.inner.to_init(qp)
-    }
-
-    fn to_rtr(&self, qp: &mut SoftQp, attr: &RtrAttr) -> Result<(), ModifyError> {
-        if !take_one(&self.paths_left) {
-            // What a state too many is refused with stands for all refusals.
-            return self.inner.to_init(qp);
-        }
-        self.inner.to_rtr(qp, attr)
-    }
-
-    fn to_rts(&self, qp: &mut SoftQp, attr: &RtsAttr) -> Result<(), ModifyError> {
-        self.inner.to_rts(qp, attr)
-    }
-
-    fn to_error(&self, qp: &mut SoftQp) -> Result<(), ModifyError> {
-        self.inner.to_error(qp)
-    }
-
-    fn take_events(&self) -> Vec<DeviceEvent> {
-        let mut events = self.inner.take_events();
-        events.append(&mut self.news.borrow_mut());
-        events
     }
 }
 
@@ -312,9 +201,8 @@ impl Host {
             inline_probe: InlineProbe::Ladder,
             pages: Pages::Off,
             patience: Patience {
-                ack_timeout: 15,
-                retries: 6,
                 test_link: terms.test_link,
+                ..Patience::from(&DeviceConfig::default())
             },
             peek_wait: Duration::from_millis(500),
             app_rings: Rings {
@@ -463,12 +351,6 @@ impl World {
 
     pub(super) fn now(&self) -> Instant {
         Instant(self.clock.now())
-    }
-
-    /// Queue pairs and registrations that a host's device has.
-    pub(super) fn on_the_device(&self, host: usize) -> (usize, usize) {
-        let census = self.hosts[host].plane.device().inner.census();
-        (census.qps, census.mrs)
     }
 
     /// Host `client` connects to the other one; both call the connection `user`.

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use pollux_control::config::InlineProbe;
+use pollux_control::config::{DeviceConfig, InlineProbe};
 use pollux_control::plane::{
     Census as Held, Config, ConnKey, Event, MAILBOX_SLOTS, Patience, Plane, PoolId, Rings, Syn,
     Tenant, Wanted, WorkerSpec,
@@ -104,11 +104,7 @@ impl Managed {
             inline_bytes: options.inline_bytes,
             inline_probe: InlineProbe::Ladder,
             pages: Pages::Off,
-            patience: Patience {
-                ack_timeout: 15,
-                retries: 6,
-                test_link: Duration::from_secs(30),
-            },
+            patience: Patience::from(&DeviceConfig::default()),
             peek_wait: PEEK_WAIT,
             app_rings: Rings {
                 slots: options.slots,

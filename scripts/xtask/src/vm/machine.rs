@@ -160,9 +160,8 @@ pub(crate) fn link() -> Result<[OwnedFd; 2]> {
 /// The flags register as a kernel that gave up printed it, if no processor can have had it like that:
 /// the emulator did not do what a processor does, and what came of it says nothing about the guest.
 ///
-/// Older QEMU (seen with 7.2) loses the flags when an instruction that computes in memory meets a page
-/// that is not there: it may take a result for flags, and among them those that tell whether
-/// interrupts are let in and which way strings are copied.
+/// Seen with QEMU 7.2. It is known of QEMU of that time that an instruction that computes in memory may
+/// lose the flags where its page is not there, and among them those that keep interrupts out.
 fn impossible_flags(console: &str) -> Option<u32> {
     // Bit 1 is always set; 3, 5, 15 and all from 22 on are never.
     const ALWAYS: u32 = 1 << 1;
